@@ -100,6 +100,8 @@ _CREATED = {
     "CreateSecurityGroup": ("groupId", "InvalidGroup.NotFound", "The security group '{id}' does not exist"),
     "ImportKeyPair": ("keyName", "InvalidKeyPair.NotFound", "The key pair '{id}' does not exist"),
 }
+# Names, unlike ids, are not unique: a placement group may have that of the key pair. Element → what names the resource.
+_BY_NAME = {"keyName": "KeyName"}
 # EC2 takes these whether it knows the key pair or not.
 _OF_ANY_KEY = ("DeleteKeyPair", "ImportKeyPair")
 # Where policies are enforced, a call that cannot be judged is refused.
@@ -125,7 +127,7 @@ class ConditionsLayer:
         self._authorization, self._zone_of_subnet = authorization, zone_of
         self._started = clock()
         self._lock = threading.Lock()
-        self._unknown: dict[str, tuple[float, str, str]] = {}  # id → until when, code, message
+        self._unknown: dict[str, tuple[float, str, str, str]] = {}  # id → until when, code, message, what names it
         self._launched: dict[str, float] = {}  # instance → when
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -160,8 +162,8 @@ class ConditionsLayer:
         now = self._clock()
         with self._lock:
             for key, value in call.parameters.items():
-                until, code, message = self._unknown.get(value, (0.0, "", ""))
-                if now < until and not key.startswith(("Tag", "Filter")):
+                until, code, message, parameter = self._unknown.get(value, (0.0, "", "", ""))
+                if now < until and not key.startswith(("Tag", "Filter")) and key.endswith(parameter):
                     return ErrorAnswer(code, message, 400)
         return None
 
@@ -186,7 +188,7 @@ class ConditionsLayer:
         with self._lock:
             for name in set(re.findall(rf"<{element}>([^<]+)</{element}>".encode(), body)):
                 identity = name.decode()
-                self._unknown[identity] = (until, code, message.format(id=identity))
+                self._unknown[identity] = (until, code, message.format(id=identity), _BY_NAME.get(element, ""))
                 if call.action == "RunInstances":
                     self._launched[identity] = self._clock()
 

@@ -131,6 +131,15 @@ def test_a_new_key_pair_is_unknown_for_some_seconds(region: Region) -> None:
     assert [row["KeyName"] for row in ec2.describe_key_pairs()["KeyPairs"]] == ["gpu-ami-k"]
 
 
+def test_what_has_the_name_of_a_new_key_pair_can_be_created(region: Region) -> None:
+    """The placement group of a run has the name of its key pair: `--nodes` was refused under these conditions."""
+    _, endpoint = region("consistency")
+    ec2 = client(endpoint)
+    ec2.import_key_pair(KeyName="gpu-ami-k", PublicKeyMaterial=PUBLIC_KEY.encode())
+    ec2.create_placement_group(GroupName="gpu-ami-k", Strategy="cluster")
+    assert [row["GroupName"] for row in ec2.describe_placement_groups()["PlacementGroups"]] == ["gpu-ami-k"]
+
+
 def test_a_new_image_and_group_are_unknown_for_some_seconds(region: Region) -> None:
     world, endpoint = region("consistency")
     ec2 = client(endpoint)
