@@ -32,14 +32,23 @@ ROOT = Path(__file__).resolve().parents[2]
 class Moment:
     """When a driver is killed: at its nth change of the account, before it gets the answer or so long after it.
 
-    The change may be Packer's, which the driver started.
+    The change may be Packer's, which the driver started. action: the nth of this one; "": of any. signal: SIGINT is
+    Ctrl-C in a terminal.
     """
 
     number: int
     seconds: float | None = None  # None: before the answer
+    action: str = ""
+    signal: signal.Signals = signal.SIGKILL
+
+    def is_now(self, changes: list[str]) -> bool:
+        """Whether the last of these changes is the one."""
+        if not self.action:
+            return len(changes) == self.number
+        return changes[-1] == self.action and changes.count(self.action) == self.number
 
     def __str__(self) -> str:
-        return f"change {self.number}, " + (
+        return f"{self.action or 'change'} {self.number}, " + (
             "before the answer" if self.seconds is None else f"{self.seconds:.2f} s after it"
         )
 
@@ -88,17 +97,17 @@ class Drivers:
         """A change has been made, and is not answered yet."""
         with self._lock:
             self.changes.append(action)
-            number, moment, pid = len(self.changes), self.moment, self.pid
-        if moment is None or number != moment.number or not pid:
-            return
+            moment, pid = self.moment, self.pid
+            if moment is None or not pid or not moment.is_now(self.changes):
+                return
         if moment.seconds is None:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, moment.signal)
         else:
-            threading.Timer(moment.seconds, self._kill, [pid]).start()
+            threading.Timer(moment.seconds, self._kill, [pid, moment.signal]).start()
 
-    def _kill(self, pid: int) -> None:
+    def _kill(self, pid: int, number: signal.Signals) -> None:
         if self.pid == pid:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
     def end(self) -> None:
         self.process.kill()

@@ -25,7 +25,7 @@ from gpu_ami.release import keys, verification, verification_place
 from gpu_ami.validate import proof
 from gpu_ami.validate.machines import machine, restarts
 from tests.killed_driver import SPEED
-from tests.report.examples import core_checks
+from tests.report.examples import a_check, core_checks
 from validator.results import HostResults
 
 FACTS = {"hardware": "real", "kernel": "6.1.0", "boot_id": "b-1"}
@@ -62,21 +62,31 @@ def script_machines() -> None:
             boot.cloud.wait_for_state(made.instance_id, "running", 600)
         return replace(made, boot_id=f"b-{how}", stages={"ssh": 1.0})
 
-    def check(self: Any, target: Any, after: str = "", *_: Any, **__: Any) -> HostResults:
-        """The agent has sent something."""
-        logs = boto3.client(
+    def agent(self: Any, target: Any) -> Any:
+        return boto3.client(
             "logs", endpoint_url=self.place.endpoint, region_name="us-east-1", aws_secret_access_key="x",
             aws_access_key_id=instance_access_key(target.instance_id),
         )  # fmt: skip
+
+    def check(self: Any, target: Any, after: str = "", *_: Any, **__: Any) -> HostResults:
+        """The agent has sent something."""
+        logs = agent(self, target)
         for group in ("/ec2/accelerated/raw", "/ec2/accelerated/json"):
             with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
                 logs.create_log_group(logGroupName=f"{group}{target.log_group_suffix}")
         checks = [replace(each, id=f"{each.id}{after and f'@{after}'}", after=after) for each in core_checks()]
         return HostResults(target.url, tuple(checks), facts=FACTS)
 
+    def check_together(self: Any, target: Any, *_: Any, **__: Any) -> HostResults:
+        """The checks of several machines, in the middle of which the agent begins a stream."""
+        group = f"/ec2/accelerated/raw{target.log_group_suffix}"
+        agent(self, target).create_log_stream(logGroupName=group, logStreamName=target.instance_id)
+        return HostResults(target.url, (a_check("several_nodes", tier="T4"),), facts=FACTS)
+
     machine.Boot.follow = follow  # type: ignore[method-assign]
     restarts.restart = restart
     proof.Proof.check = check  # type: ignore[method-assign]
+    proof.Proof.run_checks = check_together  # type: ignore[method-assign]
 
 
 def main() -> None:
