@@ -9,9 +9,13 @@ import pytest
 
 from validator.observe import Observe, output
 from validator.plan_document import NodeRole, PlanDocument, section
-from validator.probes import base_ami
+from validator.probes import MachineUnderTest, base_ami
 
 pytestmark = pytest.mark.planned("node_eks")
+
+# Empty in the base AMI (amazon-eks-ami templates/al2023/provisioners/install-worker.sh, read 2026-11-26). Two levels:
+# keys and certificates (pki/), the kubeconfig, states of CPUs and devices; not the volumes of pods.
+_STATE = "find /var/lib/kubelet -ignore_readdir_race -maxdepth 2 -type f ! -newermt @%s"
 
 
 def minor_version(text: str) -> str:
@@ -33,6 +37,16 @@ def test_kubelet_is_the_base_ami_s(host: Any, observe: Observe) -> None:
     """kubelet has the version recorded by the base AMI. No role has replaced it."""
     recorded = output(host, "cat /etc/eks/kubelet-version.txt").strip()
     observe.same(output(host, "kubelet --version").strip(), recorded, "kubelet (/etc/eks/kubelet-version.txt)")
+
+
+def test_kubelet_knows_no_other_node(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """kubelet has no certificate, key or state of another node. With the builder's, all nodes would share its key.
+
+    kubelet serves with a certificate that it finds, and `kubectl logs` fails: it names another node.
+    """
+    since = int(min(machine.first_boot_time, machine.boot_time)) - 2
+    left = output(host, _STATE % since).splitlines()
+    observe.nothing(sorted(left), "files of kubelet older than this instance")
 
 
 @pytest.mark.tier("T0")

@@ -151,11 +151,7 @@ def test_every_gpu_is_allocatable(
     """Pods can have each GPU of the instance type: the device plug-in has registered all of them with kubelet."""
     gpus = _gpus(plan, machine)
     found.require()
-    try:
-        node = cluster.wait_node(eks_node.DEVICE_SECONDS, lambda node: eks_node.allocatable(node, eks_node.GPU) == gpus)
-    except kubernetes.ApiError as error:
-        unproven(str(error))
-    count = eks_node.allocatable(node, eks_node.GPU) if node else None
+    count = _registered(cluster, gpus)
     observe(count, gpus)
     if count is None:
         observe.fail(f"no {eks_node.GPU} on the node: does a device plug-in of the cluster run on it? expected {gpus}")
@@ -205,6 +201,9 @@ def test_a_pod_on_all_gpus_computes(
     """A pod that requests all GPUs computes right on each, and has exactly those that nvidia-smi lists."""
     gpus = _gpus(plan, machine)
     node = found.require()
+    count = _registered(cluster, gpus)
+    if count != gpus:
+        unproven(f"no node could run the pod: allocatable {eks_node.GPU}: {count or 0} of {gpus}")
     listed = set(re.findall(r"\(UUID: (GPU-[0-9A-Fa-f-]+)\)", host.run("nvidia-smi -L").stdout))
     result = eks_node.read_pod(_run_pod(cluster, "all", node, image, gpus, eks_node.POD_SECONDS))
     observe({"exit": result.exit_code, "GPUs": list(result.uuids)}, f"exit 0, the {gpus} GPUs of nvidia-smi")
@@ -216,6 +215,15 @@ def test_a_pod_on_all_gpus_computes(
         wrong.append(f"nvidia-smi -L lists {len(listed)} GPUs; the pod lacks {missing}, has beside them {strange}")
     if result.exit_code != 0 or wrong:
         observe.fail(f"the pod ended with {result.exit_code}: {'; '.join(wrong) or result.message}")
+
+
+def _registered(cluster: eks_node.Cluster, gpus: int) -> int | None:
+    """How many GPUs pods can have, as soon as it is so many, or after two minutes; None: of no device plug-in."""
+    try:
+        node = cluster.wait_node(eks_node.DEVICE_SECONDS, lambda node: eks_node.allocatable(node, eks_node.GPU) == gpus)
+    except kubernetes.ApiError as error:
+        unproven(str(error))
+    return eks_node.allocatable(node, eks_node.GPU) if node else None
 
 
 def _run_pod(

@@ -40,6 +40,19 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "expected 'Kubernetes v1.33.4-eks-ba24e9c', got 'Kubernetes v1.33.5-eks-ba24e9c'",
     ),
+    (node_eks.test_kubelet_knows_no_other_node, {"find /var/lib/kubelet *": ""}, "PASS", ""),
+    (
+        node_eks.test_kubelet_knows_no_other_node,
+        {"find /var/lib/kubelet * ! -newermt @998": "/var/lib/kubelet/pki/kubelet-server-2026-11-01.pem\n"},
+        "FAIL",
+        "files of kubelet older than this instance: /var/lib/kubelet/pki/kubelet-server-2026-11-01.pem",
+    ),
+    (
+        node_eks.test_kubelet_knows_no_other_node,
+        {"find*": (1, "", "find: '/var/lib/kubelet': No such file or directory")},
+        "FAIL",
+        "'/var/lib/kubelet': No such file or directory",
+    ),
     (node_eks.test_nodeadm_starts_at_boot, {"systemctl*": "enabled\n"}, "PASS", ""),
     (
         node_eks.test_nodeadm_starts_at_boot,

@@ -29,12 +29,14 @@ def plan(gpus: int = 2, efa: int = 0, version: str = "1.35") -> Any:
     return as_plan(PLAN | {"instance_types": rows, "node_eks": {"version": version}})
 
 
-class Refuses(Api):
-    def get(self, path: str) -> Any:
-        raise ApiError(f"GET {path}", 401, "Unauthorized", "Unauthorized")
-
+class RefusesPods(Api):
     def create(self, _path: str, _document: Any) -> None:
         raise ApiError("POST /pods", 403, "Forbidden", "no pods for you")
+
+
+class Refuses(RefusesPods):
+    def get(self, path: str) -> Any:
+        raise ApiError(f"GET {path}", 401, "Unauthorized", "Unauthorized")
 
 
 def units(**states: str) -> dict[str, str]:
@@ -170,6 +172,16 @@ def test_pod_on_all_gpus(judge: Judge, pod: Any, verdict: str, message: str) -> 
     assert api.deleted == ["gpu-ami-20261125-a-all 0"]
 
 
+def test_no_pod_waits_for_a_gpu_that_no_plug_in_has_registered(judge: Judge) -> None:
+    api = Api(a_node(1), pods=(ended(),))
+    values = {"plan": plan(), "cluster": a_cluster(api), "found": Found(a_node()), "image": IMAGE}
+    judged = judge(checks.test_a_pod_on_all_gpus_computes, LISTED, **values)
+    assert (judged.verdict, judged.message) == (
+        "UNPROVEN", "no node could run the pod: allocatable nvidia.com/gpu: 1 of 2",
+    )  # fmt: skip
+    assert api.made == []
+
+
 @pytest.mark.parametrize(
     ("phase", "scheduled", "verdict", "message"),
     [
@@ -190,7 +202,7 @@ def test_pod_for_one_gpu_more(judge: Judge, phase: str, scheduled: str, verdict:
 
 
 def test_pods_that_the_cluster_refuses_show_nothing(judge: Judge) -> None:
-    values = {"plan": plan(), "cluster": a_cluster(Refuses()), "found": Found(a_node()), "image": IMAGE}
+    values = {"plan": plan(), "cluster": a_cluster(RefusesPods(a_node())), "found": Found(a_node()), "image": IMAGE}
     for check in (checks.test_a_pod_on_all_gpus_computes, checks.test_a_pod_for_one_gpu_more_stays_pending):
         judged = judge(check, LISTED, **values)
         assert judged.verdict == "UNPROVEN" and "no pods for you" in judged.message
