@@ -91,7 +91,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     from gpu_ami.errors import UsageError
     from gpu_ami.faults import catalogue, trials
     from gpu_ami.plan import PLAN_FILE, Plan
-    from gpu_ami.validate import Proof, image_proof
+    from gpu_ami.validate import BUSY, Proof, image_proof
 
     if args.proofs < 1:
         raise UsageError(f"--proofs: expected at least 1, got {args.proofs}")
@@ -106,7 +106,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
         return Outcome(record.summary(scope), record.to_json(), 0)
     with pipeline.open_session(args.where, progress) as session:
         session.prepare_mirror(plan.document)  # packages that some faults install
-        options = ["--connect-timeout=60", *stages.golden_folders()]  # a fault may slow the machine down
+        options = [BUSY, *stages.golden_folders()]  # a fault may slow the machine down
         planned_proof = Proof(plan.document, out / PLAN_FILE, session.place, out / "faults", progress, options=options)
 
         def fresh() -> AbstractContextManager[FaultSession]:

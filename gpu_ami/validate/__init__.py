@@ -16,7 +16,7 @@ golden               golden files: recorded hardware of instance types
 """
 
 from gpu_ami.validate.machines import REBOOT, RESTARTS, parse
-from gpu_ami.validate.proof import Proof, site_checks
+from gpu_ami.validate.proof import BUSY, Proof, site_checks
 from gpu_ami.validate.validator_process import PYTEST, PYTEST_ENVIRONMENT, Target
 
-__all__ = ["PYTEST", "PYTEST_ENVIRONMENT", "REBOOT", "RESTARTS", "Proof", "Target", "parse", "site_checks"]
+__all__ = ["BUSY", "PYTEST", "PYTEST_ENVIRONMENT", "REBOOT", "RESTARTS", "Proof", "Target", "parse", "site_checks"]

@@ -52,6 +52,11 @@ _COLLECTED = re.compile(
 _RESULT = re.compile(r"(?:^| )(?P<outcome>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*\[ *\d+%\]$")
 
 
+# The validator's option for a machine that is busy beside the checks. A node runs kubelet and containers: an emulated
+# one, with one processor, sent no SSH banner within the default of 15 s (2026-11-26).
+BUSY = "--connect-timeout=60"
+
+
 @dataclass
 class CheckOutput:
     """total: 0 until pytest has collected."""
@@ -148,6 +153,8 @@ class Proof:
     ) -> HostResults:
         """A validator process with these options, its files in `folder`. ChecksIncomplete, MachineError."""
         checks = [*site_checks(self.plan, self.plan_file), *self.checks]
+        if self.join is not None:
+            options = [BUSY, *options]
         command = validator_process.command_line(target, folder, self.plan_file, self.place, options, checks)
         environment = validator_process.environment(self.place)
         output = CheckOutput()

@@ -132,6 +132,26 @@ def test_machines_know_what_was_judged_of_the_images_files(
     assert (f"--image-files={tmp_path}/evidence/image-files" in commands[-1]) is passed_on
 
 
+@pytest.mark.parametrize(
+    ("join", "seconds"), [(None, []), ("", ["--connect-timeout=60"]), ("c", ["--connect-timeout=60"])]
+)
+def test_a_node_of_a_cluster_may_answer_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: str | None, seconds: list[str]
+) -> None:
+    """It runs kubelet and containers beside the checks; a user's own option still wins."""
+    commands: list[list[str]] = []
+
+    def run_checks(command: list[Any], *_: Any) -> HostResults:
+        commands.append([str(word) for word in command])
+        return HostResults("host")
+
+    monkeypatch.setattr(validator_process, "run_checks", run_checks)
+    proof = replace(a_plain_proof(tmp_path), join=join, options=["--connect-timeout=90"])
+    proof.check(Target("ssh://admin@10.0.0.4", TYPES[0]))
+    found = [word for word in commands[0] if word.startswith("--connect-timeout")]
+    assert found == [*seconds, "--connect-timeout=90"]
+
+
 _CHECKS = """
 import pytest
 
