@@ -182,22 +182,29 @@ def newest_image(cloud: Cloud, prefix: str) -> str:
     """Id of the newest image whose name begins so."""
     images = sorted(cloud.ec2.describe_images()["Images"], key=lambda image: image["CreationDate"])
     found = [image["ImageId"] for image in images if image["Name"].startswith(prefix)]
-    assert found, f"no image {prefix}* in {home_dir()}; of a recipe: gpu-ami build debian12-gpu"
+    assert found, f"no image {prefix}* in {home_dir()}; of a recipe: gpu-ami plan RECIPE -o OUT; gpu-ami build OUT"
     return found[-1]
 
 
 @contextmanager
 def launched(
-    cloud: Cloud, image: str, instance_type: str, progress: Progress, user_data: str = ""
+    cloud: Cloud, image: str, instance_type: str, progress: Progress, user_data: str = "", user: str = "admin"
 ) -> Iterator[Machine]:
-    """A machine of the image, terminated when the block ends."""
-    with launched_together(cloud, image, instance_type, progress, user_data, count=1) as [machine]:
+    """A machine of the image, terminated when the block ends. user: of the login."""
+    with launched_together(cloud, image, instance_type, progress, user_data, count=1, user=user) as [machine]:
         yield machine
 
 
 @contextmanager
 def launched_together(
-    cloud: Cloud, image: str, instance_type: str, progress: Progress, user_data: str = "", *, count: int
+    cloud: Cloud,
+    image: str,
+    instance_type: str,
+    progress: Progress,
+    user_data: str = "",
+    *,
+    count: int,
+    user: str = "admin",
 ) -> Iterator[list[Machine]]:
     """Machines of the image with one key, which boot at the same time; terminated when the block ends."""
     from gpu_ami.validate.machines import machine
@@ -210,7 +217,7 @@ def launched_together(
         stack.callback(lambda: cloud.terminate(instances))
         for _ in range(count):
             instances.append(cloud.launch(Launch(image, instance_type, key, tags, user_data)))
-        boot = machine.Boot(cloud, run, "admin", progress, threading.Event())
+        boot = machine.Boot(cloud, run, user, progress, threading.Event())
         made = []
         for instance_id in instances:
             found = patiently(lambda each=instance_id: boot.follow(each, instance_type))

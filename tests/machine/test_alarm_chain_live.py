@@ -6,6 +6,11 @@ One machine (g5.12xlarge, emulated) of the newest image of debian12-gpu that was
 profile of the stack that `gpu-ami telemetry` wrote. The driver's module prints the Xids: what a process writes to
 /dev/kmsg has another facility, and is a drill. The image's parser and agent and the region's alarms run by themselves,
 each at its own pace. The hop times in docs/telemetry.md are printed by this module.
+
+Silence is tried on a machine with Neuron devices, too (inf2.48xlarge, the newest image of al2023-neuron):
+
+    gpu-ami plan al2023-neuron -o OUT; gpu-ami build OUT
+    pytest -m machine -s tests/machine/test_alarm_chain_live.py -k neuron
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +35,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms
 from tests.local.alarms.conftest import Account
-from tests.machine.guest import BUILT, GPU_TYPE, UNIT, Guest, Machine, debian_region, launched, newest_image
+from tests.machine.guest import GPU_TYPE, UNIT, Guest, Machine, debian_region, launched, newest_image
 from tests.telemetry.stacks import make_stack, make_telemetry
 
 pytestmark = pytest.mark.machine
@@ -142,21 +148,37 @@ def show(hops: dict[str, float]) -> None:
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    with chain_of("debian12-gpu", GPU_TYPE, "admin", "instance-alarms.yml", tmp_path_factory.mktemp("gpu")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def neuron_chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    folder = tmp_path_factory.mktemp("neuron")
+    with chain_of("al2023-neuron", "inf2.48xlarge", "ec2-user", "neuron-instance-alarm.yml", folder) as made:
+        give_own_alarms(made, {"InstanceId": made.machine.instance_id})
+        yield made
+
+
+@contextmanager
+def chain_of(recipe: str, instance_type: str, user: str, own_alarms: str, folder: Path) -> Iterator[Chain]:
+    """A machine of the recipe's newest image. user: of its login. own_alarms: name of the template of its alarms."""
     progress = Progress("plain")
     with debian_region(progress) as place:
         aws = Account(place.endpoint)
-        templates = write_templates(place, tmp_path_factory.mktemp("telemetry"))
+        templates = write_templates(recipe, place, folder)
         outputs = make_telemetry(aws, (templates / "telemetry.yml").read_text())
         cloud = Cloud(replace(place, instance_profile=outputs["InstanceProfile"]))
-        with launched(cloud, newest_image(cloud, BUILT), GPU_TYPE, progress) as machine:
+        image = newest_image(cloud, f"gpu-ami_{recipe}")
+        with launched(cloud, image, instance_type, progress, user=user) as machine:
             machine.guest.quiet()
             topics = {f"{topic}Arn": outputs[topic] for topic in ("PageTopic", "TicketTopic")}
-            yield Chain(machine, aws, (templates / "instance-alarms.yml").read_text(), topics)
+            yield Chain(machine, aws, (templates / own_alarms).read_text(), topics)
 
 
-def write_templates(place: Place, folder: Path) -> Path:
+def write_templates(recipe: str, place: Place, folder: Path) -> Path:
     """The folder of what `gpu-ami telemetry` writes."""
-    write_json(folder / PLAN_FILE, make_plan(find_recipe(Path("debian12-gpu")), place).document)
+    write_json(folder / PLAN_FILE, make_plan(find_recipe(Path(recipe)), place).document)
     subprocess.run([sys.executable, "-m", "gpu_ami", "telemetry", folder, "-o", folder, "-q"], check=True, timeout=120)
     return folder
 
@@ -206,12 +228,19 @@ def test_without_the_alarm_no_message_comes(chain: Chain) -> None:
 
 @pytest.fixture(scope="module")
 def own_alarms(chain: Chain) -> None:
-    """The alarms of the machine alone; after those that look at every message.
+    """The alarms of the machine alone; after those that look at every message."""
+    give_own_alarms(chain, {"InstanceId": chain.machine.instance_id, "InstanceType": GPU_TYPE})
+
+
+def give_own_alarms(chain: Chain, given: dict[str, str]) -> None:
+    """Deploys the stack of the machine's own alarms, and waits till none is in ALARM.
 
     An Xid that a test before had the parser read late is a parser that was behind: that alarm has to end first.
     """
-    given = {"InstanceId": chain.machine.instance_id, "InstanceType": GPU_TYPE}
-    make_stack(chain.aws, "i", chain.own_alarms, given | chain.topics)
+    takes = chain.own_alarms.partition("Resources")[0]
+    make_stack(
+        chain.aws, "i", chain.own_alarms, given | {key: arn for key, arn in chain.topics.items() if key in takes}
+    )
     time.sleep(EVALUATIONS)
     wait_for(lambda: "ALARM" not in {state for name, state in chain.aws.states().items() if name[:2] == "i-"}, SILENCE)
 
@@ -225,17 +254,39 @@ def test_what_has_stopped_raises_the_alarm_of_its_silence(
     chain: Chain, own_alarms: None, unit: str, alarm: str
 ) -> None:
     """And the alarm ends when it runs again."""
+    silence(chain, unit, [alarm])
+
+
+@pytest.mark.parametrize(
+    ("unit", "alarms"),
+    [
+        (UNIT, ["event-parser-silent"]),
+        ("neuron-metrics.service", ["neuron-monitor-silent"]),
+        ("amazon-cloudwatch-agent", ["event-parser-silent", "neuron-monitor-silent"]),
+    ],
+    ids=["event parser", "neuron-monitor", "agent"],
+)
+def test_what_has_stopped_on_a_neuron_machine_raises_the_alarms_of_its_silence(
+    neuron_chain: Chain, unit: str, alarms: list[str]
+) -> None:
+    silence(neuron_chain, unit, alarms)
+
+
+def silence(chain: Chain, unit: str, alarms: list[str]) -> None:
+    """The unit is stopped till exactly these alarms are raised; they end when it runs again."""
     chain.raised()  # what came before
     chain.received.clear()
     chain.guest.sudo(f"systemctl stop {unit}")
     stopped = time.time()
+    names = sorted(f"i-{alarm}" for alarm in alarms)
     try:
-        wait_for(lambda: f"i-{alarm}" in chain.raised(), SILENCE)
-        print(f"\n{unit} stopped: i-{alarm} after {time.time() - stopped:.0f} s", flush=True)
-        assert [name for name in chain.raised() if name.startswith("i-")] == [f"i-{alarm}"]
+        for name in names:
+            wait_for(lambda name=name: name in chain.raised(), SILENCE + 300)  # type: ignore[misc]
+            print(f"\n{unit} stopped: {name} after {time.time() - stopped:.0f} s", flush=True)
+        assert sorted(name for name in chain.raised() if name.startswith("i-")) == names
     finally:
         chain.guest.sudo(f"systemctl start {unit}")
-    wait_for(lambda: chain.aws.states()[f"i-{alarm}"] == "OK", SILENCE)
+    wait_for(lambda: {chain.aws.states()[name] for name in names} == {"OK"}, SILENCE)
 
 
 def wait_for(is_there: Callable[[], bool], seconds: float) -> None:
