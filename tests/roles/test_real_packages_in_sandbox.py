@@ -30,6 +30,8 @@ from gpu_ami.process import run
 from gpu_ami.progress import Progress
 from gpu_ami.report import HostReport, Report, certificate
 from gpu_ami.validate import Proof, host_proof
+from validator import remote
+from validator.probes import compute
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSCRIPT = ROOT / "tests" / "transcripts" / "nvidia_smi_without_driver.yml"
@@ -39,8 +41,8 @@ _ENTER = Path(validator.__file__).parent / "remote" / "enter_image.sh"
 _NOT_OF_A_SANDBOX = ("hygiene", "image.py", "inventory", "file_account")
 _OF_THE_AGENT = ("cloudwatch_agent", "logs.py", "metrics.py", "diagnosis")
 _CHECKS = ("-k", "nvidia_driver or kernel or event_parser or boot")
-# What a sandbox puts into its tree (sandbox_init.py), and no image has.
-_OF_THE_SANDBOX = ("etc/ld.so.preload", "usr/lib/x86_64-linux-gnu/libsandbox-uname.so", "usr/sbin/grub-probe")
+# What a sandbox has in its tree while it runs (sandbox_init.py), and no image has.
+_OF_THE_SANDBOX = ("etc/ld.so.preload",)
 _TAR = "tar --xattrs --acls --numeric-owner"
 _COPY = f'{_TAR} --one-file-system -C "$1" -cf - . | {_TAR} -C "$2" -xf -'
 
@@ -106,7 +108,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 
 def _as_in_the_base(tree: Path, layers: tuple[Path, ...]) -> None:
     for name in _OF_THE_SANDBOX:
-        (tree / name).unlink()
+        (tree / name).unlink(missing_ok=True)
         kept = next((layer / name for layer in layers if (layer / name).exists()), None)
         if kept:
             run(["cp", "-a", str(kept), str(tree / name)], timeout=30)
@@ -126,6 +128,15 @@ def test_real_driver_says_that_there_is_no_gpu(image: Image) -> None:
     print(f"\n{image.converged.text()}\nnvidia-smi: {json.dumps(image.smi)}")
     real = next(row for row in yaml.safe_load(TRANSCRIPT.read_text(encoding="utf-8")) if row["command"] == "nvidia-smi")
     assert (image.smi["status"], image.smi["stdout"]) == (real["status"], real["stdout"])
+
+
+def test_compute_probe_names_the_error_of_the_real_libcuda(image: Image) -> None:
+    """NVIDIA's own libcuda, in the image's files: cuInit says that there is no device, and the probe names it."""
+    printed = image.inside(remote.python("compute_probe", "--seconds", "60"))
+    print(printed)
+    result = compute.read(printed)
+    assert result.error.startswith("cuInit: cuInit: CUDA_ERROR_NO_DEVICE (100): ")
+    assert (result.replica, result.count, result.gpus) == ("", 0, ())
 
 
 def test_module_of_every_kernel_is_the_real_one(image: Image) -> None:
