@@ -90,6 +90,22 @@ def test_containers_compute_before_and_after_daemon_reload(probe: SimpleNamespac
     assert engine.removed == ["t-runtime", "t-cdi", "t-one"]
 
 
+def test_containers_do_not_start_at_the_same_time(probe: SimpleNamespace, tmp_path: Path) -> None:
+    """containerd's have one root, in which a hook of each start rewrites the linker's cache."""
+    program = (
+        "import json, os, sys, time\n"
+        f"cache = {str(tmp_path / 'ld.so.cache~')!r}\n"
+        "os.close(os.open(cache, os.O_CREAT | os.O_EXCL))\n"
+        "time.sleep(0.2)\n"
+        "os.unlink(cache)\n"
+        "for line in sys.stdin: print(json.dumps({'nodes': [], 'printed': line}), flush=True)"
+    )
+    probe.globals["make_root"] = lambda folder: "/usr/bin/python3"
+    record = probe.probe(Local(program), 16, 60.0)
+    assert [row["error"] for row in record["ways"]] == ["", "", ""]
+    assert all(row["after"] for row in record["ways"])
+
+
 def test_a_container_that_does_not_run_is_named_with_its_error(probe: SimpleNamespace) -> None:
     engine = Local("import sys; sys.exit('docker: Error response from daemon: unknown runtime specified nvidia')")
     probe.globals["make_root"] = lambda folder: "/usr/bin/python3"
