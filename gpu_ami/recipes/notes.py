@@ -111,16 +111,24 @@ def may_still_be_built(row: Any) -> str:
     return f"may still be built: up to {ends} of NVIDIA's {repository['name']} repository ({architectures})"
 
 
-def table(facts: Facts, base_images: Collection[tuple[str, str]], rehearsed: Collection[tuple[str, str]]) -> str:
+def table(
+    facts: Facts,
+    base_images: Collection[tuple[str, str]],
+    rehearsed: Collection[tuple[str, str]],
+    booted: Collection[tuple[str, str]],
+) -> str:
     """Markdown of each system. base_images: system and architecture of those that the local region has; rehearsed: of
-    those whose images it has built, judged and booted.
+    those whose images it has built and judged as files; booted: of those that it has booted.
     """
     rows = [
         "| system | free updates until | `plan`, locks | build and image files rehearsed | boot rehearsed | else |",
         "|---|---|---|---|---|---|",
     ]
     for name, row in facts.operating_systems.items():
-        tried = ", ".join(item for item in row["architectures"] if (name, item) in rehearsed) or "no"
+        tried, ran = (
+            ", ".join(item for item in row["architectures"] if (name, item) in those) or "no"
+            for those in (rehearsed, booted)
+        )
         ended = row["end_of_life"] < facts.read_on
         rest = [item for item in row["architectures"] if (name, item) not in base_images]
         untried = [item for item in row["architectures"] if (name, item) in {*base_images} - {*rehearsed}]
@@ -128,6 +136,6 @@ def table(facts: Facts, base_images: Collection[tuple[str, str]], rehearsed: Col
         notes += [f"{', '.join(untried)}: a base image, not rehearsed"] if untried else []
         notes += [f"{', '.join(rest)}: on AWS alone (`--where`)"] if rest else []
         notes += ["end of updates not verified"] if row.get("unverified") else []
-        cells = [f"`{name}`", str(row["end_of_life"]), ", ".join(row["architectures"]), tried, tried]
+        cells = [f"`{name}`", str(row["end_of_life"]), ", ".join(row["architectures"]), tried, ran]
         rows.append(f"| {' | '.join([*cells, '; '.join(notes)])} |")
     return "\n".join(rows)
