@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.build import packer
 from gpu_ami.cloud import Cloud, Credentials, Place, login, with_session_credentials
 from gpu_ami.errors import UsageError
 from gpu_ami.validate import validator_process
@@ -112,7 +111,7 @@ def test_a_profile_with_mfa_is_asked_once_for_all_children(prompts: list[str]) -
     place = with_session_credentials(Place("aws", "us-east-1", profile="guarded"))
     assert place.credentials == Credentials("ASIA", "secret", "token") and place.profile is None
     assert with_session_credentials(place) == place and prompts == ["guarded"]
-    for environment in (validator_process.environment(place), packer._access(place)):
+    for environment in (validator_process.environment(place), place.environment()):
         keys = {name: environment[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")}
         assert keys == {"ACCESS_KEY_ID": "ASIA", "SECRET_ACCESS_KEY": "secret", "SESSION_TOKEN": "token"}
     assert "secret" not in repr(place) and "token=" not in repr(place)
