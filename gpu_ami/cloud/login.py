@@ -56,15 +56,6 @@ def proxy_command(place: Place, instance_id: str) -> str:
     return place.proxy_command.replace("%i", instance_id)
 
 
-def proxy_environment(place: Place) -> Mapping[str, str]:
-    """The keys of a place that has its own, for a program that calls AWS."""
-    keys = place.credentials
-    if keys is None:
-        return {}
-    own = {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
-    return own | {"AWS_SESSION_TOKEN": keys.session_token}
-
-
 def programs(place: Place) -> list[str]:
     """The programs that a login needs on this machine."""
     if place.jump_host:

@@ -142,14 +142,18 @@ class Place:
     cluster_versions: tuple[str, ...] = ()
     guest_cluster_endpoint: str = ""
 
+    def keys(self) -> dict[str, str]:
+        """The place's own keys, for the environment of a program with an AWS SDK; {} where that finds its own."""
+        own = self.credentials
+        if own is None:
+            return {}
+        keys = {"AWS_ACCESS_KEY_ID": own.access_key_id, "AWS_SECRET_ACCESS_KEY": own.secret_access_key}
+        return keys | {"AWS_SESSION_TOKEN": own.session_token}  # "" takes the caller's own away
+
     def environment(self) -> dict[str, str]:
-        """Its own endpoint and keys, for a program with an SDK; that of AWS finds AWS and its keys by itself."""
+        """Its own endpoint and keys, for a program that is given no other access to it."""
         found = {"AWS_ENDPOINT_URL": self.endpoint} if self.endpoint else {}
-        if self.credentials is not None:
-            keys = self.credentials
-            found |= {"AWS_PROFILE": "", "AWS_SESSION_TOKEN": keys.session_token}
-            found |= {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
-        return found
+        return found | ({"AWS_PROFILE": ""} if self.credentials else {}) | self.keys()
 
     @property
     def subnets(self) -> tuple[str, ...]:

@@ -49,7 +49,9 @@ class World:
 
     # EC2
 
-    place = SimpleNamespace(ssh_port=22, ssh_interface="public_ip", log_groups="production", deadlines={}, **NO_PROXY)
+    place = SimpleNamespace(
+        ssh_port=22, ssh_interface="public_ip", log_groups="production", deadlines={}, keys=dict, **NO_PROXY
+    )
 
     def _call(self, name: str) -> None:
         self.calls.append(name)

@@ -109,18 +109,24 @@ def test_validator_that_exceeds_its_deadline_leaves_what_it_judged(
     assert report.exit_code == 4
 
 
-@pytest.mark.parametrize(("files", "passed_on"), [(HostReport(""), True), (HostReport("", error="no disk"), False)])
-def test_machines_know_what_was_judged_of_the_images_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: HostReport, passed_on: bool
-) -> None:
-    """Only once the pass over the files is complete, and only at the first boot."""
-    commands: list[list[str]] = []
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The validator's command of each pass of checks, none of which runs."""
+    given: list[list[str]] = []
 
     def run_checks(command: list[Any], *_: Any) -> HostResults:
-        commands.append([str(word) for word in command])
+        given.append([str(word) for word in command])
         return HostResults("host")
 
     monkeypatch.setattr(validator_process, "run_checks", run_checks)
+    return given
+
+
+@pytest.mark.parametrize(("files", "passed_on"), [(HostReport(""), True), (HostReport("", error="no disk"), False)])
+def test_machines_know_what_was_judged_of_the_images_files(
+    tmp_path: Path, commands: list[list[str]], files: HostReport, passed_on: bool
+) -> None:
+    """Only once the pass over the files is complete, and only at the first boot."""
     wanted = a_plain_proof(tmp_path)
     machine = Target("ssh://admin@10.0.0.4", TYPES[0])
     wanted.check(machine)
@@ -136,16 +142,9 @@ def test_machines_know_what_was_judged_of_the_images_files(
     ("join", "seconds"), [(None, []), ("", ["--connect-timeout=60"]), ("c", ["--connect-timeout=60"])]
 )
 def test_a_node_of_a_cluster_may_answer_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: str | None, seconds: list[str]
+    tmp_path: Path, commands: list[list[str]], join: str | None, seconds: list[str]
 ) -> None:
     """It runs kubelet and containers beside the checks; a user's own option still wins."""
-    commands: list[list[str]] = []
-
-    def run_checks(command: list[Any], *_: Any) -> HostResults:
-        commands.append([str(word) for word in command])
-        return HostResults("host")
-
-    monkeypatch.setattr(validator_process, "run_checks", run_checks)
     proof = replace(a_plain_proof(tmp_path), join=join, options=["--connect-timeout=90"])
     proof.check(Target("ssh://admin@10.0.0.4", TYPES[0]))
     found = [word for word in commands[0] if word.startswith("--connect-timeout")]

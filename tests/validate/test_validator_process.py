@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.cloud import Credentials, Place
 from gpu_ami.errors import MachineError
 from gpu_ami.validate import validator_process
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target, command_line, run_checks
@@ -36,8 +37,7 @@ def test_command_line_names_everything(tmp_path: Path) -> None:
 
 
 def test_credentials_of_a_place_are_in_the_environment_only() -> None:
-    keys = SimpleNamespace(access_key_id="AKIDEXAMPLE", secret_access_key="s", session_token="")
-    place: Any = SimpleNamespace(region="r", endpoint="http://x", profile=None, credentials=keys, deadlines={})
+    place = Place("x", "r", endpoint="http://x", credentials=Credentials("AKIDEXAMPLE", "s", ""))
     assert validator_process.environment(place)["AWS_ACCESS_KEY_ID"] == "AKIDEXAMPLE"
     assert "AKIDEXAMPLE" not in " ".join(map(str, command_line(TARGET, Path("x"), None, place)))
     assert "AWS_ACCESS_KEY_ID" not in validator_process.environment(None)

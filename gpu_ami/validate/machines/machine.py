@@ -140,7 +140,7 @@ class Boot:
         if machine.proxy_command:
             known |= {
                 "proxy_command": machine.proxy_command,
-                "proxy_environment": login.proxy_environment(self.cloud.place),
+                "proxy_environment": self.cloud.place.keys(),
                 "banner_timeout": _PROXY_SECONDS,
             }
         return ssh.parse_url(machine.url, **known, host_key=machine.host_key or "trust-new")
