@@ -127,7 +127,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """The files of the built-in checks have the name of their role, not test_*.py."""
+    """The files of the built-in checks have the name of their role, not test_*.py.
+
+    One that the command line names is left to pytest, which collects it whatever its name is.
+    """
+    if parent.session.isinitpath(file_path):
+        return None
     if file_path.parent == _CHECKS and file_path.suffix == ".py" and file_path.stem not in ("__init__", "conftest"):
         return pytest.Module.from_parent(parent, path=file_path)
     return None

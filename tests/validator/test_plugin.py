@@ -66,3 +66,16 @@ def test_start_loads_only_what_every_run_needs() -> None:
     needless = ("validator.probes", "validator.file_account", "validator.cloudwatch", "validator.schema",
                 "validator.plan_document", "validator.checks", "yaml", "boto3", "paramiko", "jinja2")  # fmt: skip
     assert [name for name in needless if name in loaded] == []
+
+
+@pytest.mark.slow
+def test_a_named_file_of_checks_is_collected_once() -> None:
+    """pytest collects a file that the command line names by itself, whatever its name is."""
+    options = ("-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "--collect-only", "--hosts=local://")
+    listed = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "validator/checks/compute.py"],
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
+    ).stdout.splitlines()  # fmt: skip
+    tests = [line for line in listed if "::" in line]
+    assert tests
+    assert len(tests) == len(set(tests))

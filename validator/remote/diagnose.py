@@ -471,6 +471,7 @@ def _ask(machine: Machine, probe: Probe, into: Record) -> None:
     try:
         data, findings = probe(machine)
         into.update(status="read", data=data, findings=findings)
+        into.pop("why", None)  # of the answer that it had not given yet
     except Unanswered as error:
         into.update(status=error.status, why=str(error))
     except Exception as error:  # a probe that fails must not hide the others
@@ -541,14 +542,20 @@ def as_text(document: Record) -> str:
 
 def _summary(name: str, data: Any) -> str:
     if name == "gpus":
-        return "%d GPUs, driver %s" % (len(data), data[0]["driver"])
+        return "%s, driver %s" % (_counted(data, "GPU"), data[0]["driver"])
+    if name in ("remapped_rows", "nvlink"):
+        return _counted(data, "GPU")
     if name == "events":
         return "%(count)d of this boot, %(earlier)d of earlier boots (%(source)s)" % data
     if name == "compute":
-        return "%d GPUs compute" % len(data[1:])
+        return "computed on " + _counted(data[1:], "GPU")
     if name in ("parser", "agent"):
         return "%s (%s), %s restarts" % (data.get("ActiveState"), data.get("SubState"), data.get("NRestarts"))
-    return "%d devices" % len(data)
+    return _counted(data, "device")
+
+
+def _counted(data: Any, what: str) -> str:
+    return "%d %s%s" % (len(data), what, "" if len(data) == 1 else "s")
 
 
 def _write_bundle(path: str, document: Record, seconds: float) -> bool:

@@ -414,6 +414,11 @@ def test_nothing_to_do_is_exit_0(bench: Bench) -> None:
     bench.beats()
     document = bench.diagnose()
     assert (document["exit_code"], document["findings"]) == (0, []), document
+    assert [answer.get("why") for answer in document["probes"].values() if answer["status"] == "read"] == [None] * 6
+    shown = dict(line.split(maxsplit=1) for line in program.as_text(document).partition("Probes:\n")[2].splitlines())
+    assert shown["gpus"] == "read     1 GPU, driver 580.95.05"
+    assert shown["remapped_rows"] == shown["nvlink"] == "read     1 GPU"
+    assert shown["events"] == "read     1 of this boot, 0 of earlier boots (/var/log/gpuevent.jsonl)"
 
 
 def test_link_that_does_not_answer_is_no_good_link(bench: Bench) -> None:
