@@ -283,3 +283,36 @@ def test_power_readings_before_r535_have_their_old_place(machine: Machine) -> No
     _, text = smi(machine(loaded="525.147.05"), "-q", "-x", own="525.147.05")
     (gpu, *_) = tree.fromstring(text).iter("gpu")
     assert gpu.find("gpu_power_readings") is None and (gpu.findtext("power_readings/power_draw") or "").endswith(" W")
+
+
+# Tags in the order of an H100 and an H200 with the driver 580.159.04.
+HOPPER = {
+    "pci": "pci_bus pci_device pci_domain",
+    "ecc_errors/volatile": "sram_correctable sram_uncorrectable_parity sram_uncorrectable_secded dram_correctable"
+    " dram_uncorrectable",
+    "ecc_errors/aggregate": "sram_correctable sram_uncorrectable_parity sram_uncorrectable_secded dram_correctable"
+    " dram_uncorrectable sram_threshold_exceeded",
+}
+
+
+def test_layout_13_is_that_of_a_real_board(machine: Machine) -> None:
+    version = "580.159.04"
+    _, text = smi(machine(H100, 1, version), "-q", "-x", own=version)
+    gpu = tree.fromstring(text).find("gpu")
+    assert gpu is not None
+    assert [gpu.findtext("pci/" + tag) for tag in HOPPER["pci"].split()] == ["00", "1B", "0000"]
+    for part, tags in list(HOPPER.items())[1:]:
+        assert [child.tag for child in gpu.find(part) or ()] == tags.split()
+    assert [child.text for child in gpu.find("encoder_stats") or ()] == ["0", "0", "0"]
+    assert gpu.findtext("ecc_errors/aggregate/sram_threshold_exceeded") == "No"
+    assert gpu.findtext("remapped_rows/row_remapper_histogram/row_remapper_histogram_max") == "2560 bank(s)"
+    assert gpu.findtext("gpu_power_readings/min_power_limit") == "200.00 W"
+
+
+def test_layout_12_has_one_counter_of_uncorrectable_errors_in_sram(machine: Machine) -> None:
+    _, text = smi(machine(A100, 1, "550.163.01"), "-q", "-x", own="550.163.01")
+    gpu = tree.fromstring(text).find("gpu")
+    assert gpu is not None
+    tags = ["sram_correctable", "sram_uncorrectable", "dram_correctable", "dram_uncorrectable"]
+    assert [child.tag for child in gpu.find("ecc_errors/aggregate") or ()] == tags
+    assert gpu.findtext("pci/pci_bus") == "0x00" and gpu.findtext("encoder_stats/session_count") == "N/A"

@@ -544,7 +544,8 @@ def _summary(name: str, data: Any) -> str:
     if name == "gpus":
         return "%s, driver %s" % (_counted(data, "GPU"), data[0]["driver"])
     if name in ("remapped_rows", "nvlink"):
-        return _counted(data, "GPU")
+        # nvidia-smi nvlink prints nothing where no link is active: an H100 and an H200 passed through alone.
+        return _counted(data, "GPU") if data else "no active link"
     if name == "events":
         return "%(count)d of this boot, %(earlier)d of earlier boots (%(source)s)" % data
     if name == "compute":

@@ -61,6 +61,8 @@ class Gpu:
         self.name = values["name"]
         self.uuid = values["uuid"]
         self.has_encoder = not any(part in self.name for part in NO_ENCODER)
+        # Hopper boards have none, and print zeros (H100 and H200 with the driver 580.159.04).
+        self.counts_encoders = self.has_encoder or values.get("architecture") == "Hopper"
         self.nvlink = next(((count, speed) for part, count, speed in NVLINK if part in self.name), None)
         self._sys = root + "/sys/bus/pci/devices/" + address
 

@@ -115,9 +115,9 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
         "power.draw": (_watts(now.power_draw), "W"),
         "power.draw.average": (_watts(now.power_draw), "W"),
         "power.draw.instant": (_watts(now.power_draw), "W"),
-        "encoder.stats.sessionCount": (0 if gpu.has_encoder else None, ""),
-        "encoder.stats.averageFps": (0 if gpu.has_encoder else None, ""),
-        "encoder.stats.averageLatency": (0 if gpu.has_encoder else None, ""),
+        "encoder.stats.sessionCount": (0 if gpu.counts_encoders else None, ""),
+        "encoder.stats.averageFps": (0 if gpu.counts_encoders else None, ""),
+        "encoder.stats.averageLatency": (0 if gpu.counts_encoders else None, ""),
         "ecc.mode.current": (_ecc(gpu), ""),
         "ecc.mode.pending": (_ecc(gpu), ""),
         "retired_pages.single_bit_ecc.count": (None, ""),
@@ -132,7 +132,7 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
         table[name] = (_watts(now.power_limit), "W")
     for name in ("power.limit", "enforced.power.limit"):
         table[name] = (_watts(settings.power_limit(gpu)), "W")
-    table["power.min_limit"] = (_watts(now.power_limit and now.power_limit / 3), "W")
+    table["power.min_limit"] = (_watts(_min_watts(gpu, now.power_limit)), "W")
     for name, clock in now.clocks.items():
         table["clocks.current." + name] = (clock, "MHz")
         table["clocks.max." + name] = (now.max_clocks[name], "MHz")
@@ -178,8 +178,20 @@ def remapped_rows(gpu: Gpu) -> Row:
     }
 
 
+# As an H100 and an H200 show it; of the other boards not verified.
+_HOPPER_BANKS = {"H100 80GB HBM3": 2560, "H200": 3072}
+_HOPPER_MIN_WATTS = 200.0
+
+
 def _banks(gpu: Gpu) -> int:
-    return 640 if gpu.nvlink else 192
+    known = next((banks for part, banks in _HOPPER_BANKS.items() if part in gpu.name), None)
+    return known or (640 if gpu.nvlink else 192)
+
+
+def _min_watts(gpu: Gpu, limit: float | None) -> float | None:
+    if limit is not None and any(part in gpu.name for part in _HOPPER_BANKS):
+        return _HOPPER_MIN_WATTS
+    return limit and limit / 3
 
 
 # No process runs on these boards, so only the header is printed.

@@ -59,9 +59,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
             "PCI",
             "pci",
             [
-                ("Bus", "pci_bus", fact("pci.bus")),
-                ("Device", "pci_device", fact("pci.device")),
-                ("Domain", "pci_domain", fact("pci.domain")),
+                *_pci_address(version, fact),
                 ("Bus Id", "pci_bus_id", gpu.bus_id),
                 (
                     "GPU Link Info",
@@ -127,22 +125,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
         (
             "ECC Errors",
             "ecc_errors",
-            [
-                (
-                    when.capitalize(),
-                    when,
-                    [
-                        (
-                            place.upper() + " " + title,
-                            place + "_" + tag,
-                            fact("ecc.errors." + kind + "." + when + "." + place),
-                        )
-                        for place in ("sram", "dram")
-                        for title, tag, kind in _ECC
-                    ],
-                )
-                for when in ("volatile", "aggregate")
-            ],
+            [(when.capitalize(), when, _ecc(version, when, fact)) for when in ("volatile", "aggregate")],
         ),
         ("Remapped Rows", "remapped_rows", _remapped(gpu)),
         (
@@ -189,7 +172,40 @@ _UTILIZATION = (
     ("JPEG", "jpeg_util", "jpeg"),
     ("OFA", "ofa_util", "ofa"),
 )
-_ECC = (("Correctable", "correctable", "corrected"), ("Uncorrectable", "uncorrectable", "uncorrected"))
+_V12_ECC = tuple(
+    (place.upper() + " " + kind.capitalize(), place + "_" + kind, place, name)
+    for place in ("sram", "dram")
+    for kind, name in (("correctable", "corrected"), ("uncorrectable", "uncorrected"))
+)
+# Output of an H100 with the driver 580.159.04.
+_V13_ECC = (
+    ("SRAM Correctable", "sram_correctable", "sram", "corrected"),
+    ("SRAM Uncorrectable Parity", "sram_uncorrectable_parity", "sram", "uncorrected"),
+    ("SRAM Uncorrectable SEC-DED", "sram_uncorrectable_secded", "sram", "uncorrected"),
+    ("DRAM Correctable", "dram_correctable", "dram", "corrected"),
+    ("DRAM Uncorrectable", "dram_uncorrectable", "dram", "uncorrected"),
+)
+
+
+def _is_v13(version: str) -> bool:
+    return driver.schema(version) == "v13"
+
+
+def _pci_address(version: str, fact: Callable[[str], str]) -> Tree:
+    """Bus, device and domain; from v13 on without `0x`."""
+    rows = (("Bus", "pci_bus", "bus"), ("Device", "pci_device", "device"), ("Domain", "pci_domain", "domain"))
+    return [(title, tag, fact("pci." + name)[2 if _is_v13(version) else 0 :]) for title, tag, name in rows]
+
+
+def _ecc(version: str, when: str, fact: Callable[[str], str]) -> Tree:
+    rows = _V13_ECC if _is_v13(version) else _V12_ECC
+    counters: Tree = [
+        (title, tag, fact("ecc.errors." + kind + "." + when + "." + place)) for title, tag, place, kind in rows
+    ]
+    if _is_v13(version) and when == "aggregate":
+        known = fact("ecc.errors.uncorrected.aggregate.sram") != NA
+        counters.append(("SRAM Threshold Exceeded", "sram_threshold_exceeded", "No" if known else NA))
+    return counters
 
 
 def _width(now: Readings) -> str:
