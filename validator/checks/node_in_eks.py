@@ -19,7 +19,7 @@ from validator import eks_token
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import NodeRole, PlanDocument, section
-from validator.probes import MachineUnderTest, eks_node, joined, kubernetes
+from validator.probes import MachineUnderTest, containers, eks_node, joined, kubernetes
 
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_eks")]
 
@@ -204,6 +204,9 @@ def test_a_pod_on_all_gpus_computes(
     count = _registered(cluster, gpus)
     if count != gpus:
         unproven(f"no node could run the pod: allocatable {eks_node.GPU}: {count or 0} of {gpus}")
+    # As NVIDIA's by default, the local region's device plug-in names UUIDs in NVIDIA_VISIBLE_DEVICES.
+    if why := containers.runtime(host).not_simulated(qualified=False):
+        unproven(why)
     listed = set(re.findall(r"\(UUID: (GPU-[0-9A-Fa-f-]+)\)", host.run("nvidia-smi -L").stdout))
     result = eks_node.read_pod(_run_pod(cluster, "all", node, image, gpus, eks_node.POD_SECONDS))
     observe({"exit": result.exit_code, "GPUs": list(result.uuids)}, f"exit 0, the {gpus} GPUs of nvidia-smi")

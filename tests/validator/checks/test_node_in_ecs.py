@@ -34,7 +34,11 @@ HOST = {
     "mkdir*": "",
     "docker*": "",
     "rm -rf*": "",
+    "nvidia-container-runtime --version": "NVIDIA Container Runtime version 1.17.8\ncommit: abcdef\n",
+    "cat /etc/nvidia-container-runtime/config.toml": "",
 }
+# In mode auto a toolkit before 1.18 is in mode legacy for GPUs by their UUIDs, and the replica has no such mode.
+LEGACY = {"nvidia-container-runtime --version": "NVIDIA Container Runtime version 1.17.8\ncommit: replica\n"}
 
 
 class Service:
@@ -137,6 +141,8 @@ def test_gpus(judge: Judge, made: Registered, verdict: str, message: str) -> Non
         (tasks(written(gpu(0, wrong=WRONG), gpu(1)), Service(end=FAILED)), "FAIL", "exit code 1: GPU 0"),
         (tasks(written(gpu(0))), "FAIL", f"exit code 0: expected 2 GPUs ({', '.join(UUIDS)}), got 1"),
         (tasks("{}"), "FAIL", "exit code 0: the task wrote no result"),
+        (tasks(service=Service(end=FAILED), **LEGACY), "UNPROVEN", "GPUs in mode legacy (mode auto of release 1.17)"),
+        (tasks(**LEGACY), "UNPROVEN", "replica has modes cdi and jit-cdi alone"),
         (
             tasks(**{"python3 -IS*": '{"error": "docker import: no space left"}'}),
             "UNPROVEN",

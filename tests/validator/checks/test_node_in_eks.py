@@ -16,7 +16,11 @@ from validator.probes.kubernetes import ApiError
 (ROW,) = PLAN["instance_types"]
 IMAGE = ("localhost/gpu-ami-probe:r", "/usr/bin/python3")
 JOURNAL = {"journalctl *": "E1125 x509: certificate signed by unknown authority\n"}
-LISTED = {"nvidia-smi -L": "GPU 0: A (UUID: GPU-1)\nGPU 1: A (UUID: GPU-2)\n"}
+LISTED = {
+    "nvidia-smi -L": "GPU 0: A (UUID: GPU-1)\nGPU 1: A (UUID: GPU-2)\n",
+    "nvidia-container-runtime --version": "NVIDIA Container Runtime version 1.17.8\ncommit: abcdef\n",
+    "cat /etc/nvidia-container-runtime/config.toml": "",
+}
 VERSIONS = {
     "cat /etc/eks/kubelet-version.txt": "Kubernetes v1.35.4-eks-0000000\n",
     "containerd --version": "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+b1\n",
@@ -170,6 +174,16 @@ def test_pod_on_all_gpus(judge: Judge, pod: Any, verdict: str, message: str) -> 
     )  # fmt: skip
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
     assert api.deleted == ["gpu-ami-20261125-a-all 0"]
+
+
+def test_no_pod_is_judged_by_a_replica_without_the_runtime_s_mode(judge: Judge) -> None:
+    api = Api(a_node(), pods=(ended(1),))
+    legacy = {"nvidia-container-runtime --version": "NVIDIA Container Runtime version 1.17.8\ncommit: replica\n"}
+    values = {"plan": plan(), "cluster": a_cluster(api), "found": Found(a_node()), "image": IMAGE}
+    judged = judge(checks.test_a_pod_on_all_gpus_computes, LISTED | legacy, **values)
+    assert judged.verdict == "UNPROVEN"
+    assert "GPUs in mode legacy (mode auto of release 1.17)" in judged.message
+    assert api.made == []
 
 
 def test_no_pod_waits_for_a_gpu_that_no_plug_in_has_registered(judge: Judge) -> None:
