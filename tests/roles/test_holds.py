@@ -25,6 +25,12 @@ install installed dkms 3.0.10-8
 install installed linux-modules-extra-6.8.0-1 6.8.0-1
 deinstall config-files gone 1.0-1
 """
+MAINTAINERS = {
+    "planned": "Driver Team <team@example.org>",
+    "came-along": "Driver Team <team@example.org>",
+    "of-the-system": "Base Team <base@example.org>",
+    "also-there": "Driver Team (old) <team@example.org>",
+}
 # of `also-there` another version is installed than the vendor's
 MADISON = """\
    planned |      1.0-1 | https://vendor.example/repo ./ Packages
@@ -84,6 +90,28 @@ def test_dpkg_holds_what_came_along_and_what_builds_the_modules(tmp_path: Path, 
     held = (tmp_path / "selections").read_text().splitlines()
     assert sorted(held) == ["came-along hold", "dkms hold", "linux-modules-extra-6.8.0-1 hold"]
     assert (tmp_path / "runs").read_text().count("run") == 3
+
+
+@pytest.mark.parametrize(
+    ("base", "held"),
+    [
+        ("Base Team <base@example.org>", ["came-along hold", "dkms hold", "linux-modules-extra-6.8.0-1 hold"]),
+        # Of Ubuntu's packages, drivers and the base system have one maintainer.
+        ("Driver Team <team@example.org>", ["dkms hold", "linux-modules-extra-6.8.0-1 hold"]),
+    ],
+)
+def test_from_the_system_s_archive_what_came_along_has_the_maintainer_of_the_planned(
+    tmp_path: Path, programs: Any, base: str, held: list[str]
+) -> None:
+    rows = [f"{row} {MAINTAINERS.get(row.split()[2], 'Other <other@example.org>')}" for row in DPKG.splitlines()]
+    rows += [f"install installed {name} 1.0-1 {base}" for name in ("apt", "bash", "dpkg", "libc6")]
+    listed = "\n".join(rows)
+    path = programs(dpkg_query=f"cat <<'EOF'\n{listed}\nEOF\n", dpkg=f"cat > {tmp_path}/selections", apt_cache="exit 9")
+    repository = VENDOR | {"keyring": "/usr/share/keyrings/debian-archive-keyring.gpg"}
+    asked = {"vendor_packages_exact": {"planned": "1.0-1"}, "vendor_packages_repository": repository}
+    done = hold(tmp_path, "debian", path, **asked)
+    assert done.returncode == 0, done.stdout
+    assert sorted((tmp_path / "selections").read_text().splitlines()) == held
 
 
 def test_other_errors_of_dpkg_end_at_once(tmp_path: Path, programs: Any) -> None:
