@@ -15,6 +15,8 @@ from validator.probes.kubernetes import Client, conditions
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 READY_SECONDS, POD_SECONDS, PENDING_SECONDS = 300.0, 600.0, 20.0
 DEVICE_SECONDS = 120.0  # from Ready until the device plug-in has registered
+# Longer than --node-monitor-grace-period, after which a silent node is not Ready: 50 s, 40 s before Kubernetes 1.32.
+STEADY_SECONDS = 75.0
 _POLL_SECONDS = 1.0
 _PODS = "/api/v1/namespaces/default/pods"
 _PROBE_MIB = 16
@@ -108,6 +110,14 @@ def defects(node: Mapping[str, Any]) -> list[str]:
         return ["no condition Ready"]
     wrong = [f"Ready is {rows['Ready'][0]}: {rows['Ready'][1]}"] if rows["Ready"][0] != "True" else []
     return wrong + [f"{name}: {text}" for name, (status, text) in rows.items() if name != "Ready" and status == "True"]
+
+
+def ready_since(node: Mapping[str, Any]) -> tuple[str, str]:
+    """Status of Ready and when it came about ("" where the node has no such condition)."""
+    for row in node.get("status", {}).get("conditions") or []:
+        if row["type"] == "Ready":
+            return str(row["status"]), str(row.get("lastTransitionTime", ""))
+    return "", ""
 
 
 def allocatable(node: Mapping[str, Any], resource: str) -> int | None:

@@ -90,6 +90,68 @@ def test_readiness(judge: Judge, api: Any, verdict: str, message: str) -> None:
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 
 
+class Flaps(Api):
+    """Ready, and from the third answer on another way."""
+
+    def __init__(self, *then: Any) -> None:
+        super().__init__(STEADY)
+        self.then, self.asked = then, 0
+
+    def get(self, path: str) -> Any:
+        self.asked += 1
+        return {"items": list(self.then)} if self.asked > 2 else super().get(path)
+
+
+RUNS = "NRestarts=0\nActiveEnterTimestamp=Wed 2026-11-25 10:00:00 UTC"
+KUBELET = "systemctl show -p NRestarts*"
+
+
+def in_turn(*texts: str) -> Any:
+    """A reply for each time that it is asked."""
+    left = iter(texts)
+    return lambda _command: next(left)
+
+
+def since(status: str, time: str) -> Any:
+    node = a_node()
+    for row in node["status"]["conditions"]:
+        if row["type"] == "Ready":
+            row.update(status=status, lastTransitionTime=time)
+    return node
+
+
+STEADY = since("True", "2026-11-25T10:00:20Z")
+
+
+@pytest.mark.parametrize(
+    ("api", "table", "verdict", "message"),
+    [
+        (Api(STEADY), {KUBELET: RUNS}, "PASS", ""),
+        (
+            Flaps(since("False", "2026-11-25T10:03:00Z")), {KUBELET: RUNS}, "FAIL",
+            "within 75 s: Ready was True since 2026-11-25T10:00:20Z, and then False since 2026-11-25T10:03:00Z",
+        ),
+        # NotReady and Ready again between two looks.
+        (Flaps(since("True", "2026-11-25T10:03:00Z")), {KUBELET: RUNS}, "FAIL", "then True since 2026-11-25T10:03:00Z"),
+        (Flaps(), {KUBELET: RUNS}, "FAIL", "and then no node since"),
+        (
+            Api(STEADY), {KUBELET: in_turn(RUNS, RUNS.replace("=0", "=3"))}, "FAIL",
+            "kubelet was started again: NRestarts=0, ActiveEnterTimestamp=Wed 2026-11-25 10:00:00 UTC, then NRestarts",
+        ),
+        (Refuses(STEADY), {KUBELET: RUNS}, "UNPROVEN", "not watched to the end: the cluster's API: "),
+    ],
+)  # fmt: skip
+def test_steadiness(judge: Judge, api: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    judged = judge(checks.test_node_stays_ready, JOURNAL | table, cluster=a_cluster(api), found=Found(STEADY))
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+def test_node_that_is_not_ready_is_not_watched(judge: Judge) -> None:
+    found = Found(since("False", "2026-11-25T10:00:20Z"))
+    judged = judge(checks.test_node_stays_ready, {}, cluster=a_cluster(Api(STEADY)), found=found)
+    assert (judged.verdict, "the node is not Ready" in judged.message) == ("UNPROVEN", True)
+
+
 @pytest.mark.parametrize(
     ("made", "node", "table", "verdict", "message"),
     [
