@@ -18,13 +18,20 @@ from validator.probes import kubernetes
 
 ACTIVE = "ACTIVE"
 CONFIG_MAP = "CONFIG_MAP"  # authentication mode without access entries
+NODES = "EC2_LINUX"  # type of the access entries with which nodes join
+# Kubernetes, "Version Skew Policy".
+_OLDER = 3
+SKEW = f"a kubelet is never newer than the API server, and at most {_OLDER} minor versions older"
 _NOT_FOUND = "ResourceNotFoundException"
 _ACTIVE_SECONDS, _POLL_SECONDS = 300.0, 0.5
 
 
 @dataclass(frozen=True)
 class Described:
-    """A cluster. authority: its certificate, in base64; cidr: of its services; mode: of authentication."""
+    """A cluster. authority: its certificate, in base64; cidr: of its services; mode: of authentication.
+
+    vpc, security_group: of its network, "" where they are not told; public: its API can be reached from outside.
+    """
 
     name: str
     status: str
@@ -34,6 +41,9 @@ class Described:
     cidr: str = ""
     mode: str = CONFIG_MAP
     issues: tuple[str, ...] = ()
+    vpc: str = ""
+    security_group: str = ""
+    public: bool = True
 
 
 def describe(cloud: Cloud, name: str) -> Described | None:
@@ -46,6 +56,7 @@ def describe(cloud: Cloud, name: str) -> Described | None:
             return None
         raise
     issues = (found.get("health") or {}).get("issues") or []
+    network = found.get("resourcesVpcConfig") or {}
     return Described(
         name,
         str(found["status"]),
@@ -55,7 +66,16 @@ def describe(cloud: Cloud, name: str) -> Described | None:
         str((found.get("kubernetesNetworkConfig") or {}).get("serviceIpv4Cidr", "")),
         str((found.get("accessConfig") or {}).get("authenticationMode", CONFIG_MAP)),
         tuple(f"{issue.get('code')}: {issue.get('message')}" for issue in issues),
+        str(network.get("vpcId", "")),
+        str(network.get("clusterSecurityGroupId", "")),
+        bool(network.get("endpointPublicAccess", True)),
     )
+
+
+def fits(cluster: str, kubelet: str) -> bool:
+    """Whether a kubelet may run in a cluster, by their Kubernetes versions."""
+    (major, minor), (own_major, own) = (tuple(map(int, text.split(".")[:2])) for text in (cluster, kubelet))
+    return major == own_major and minor - _OLDER <= own <= minor
 
 
 def create(cloud: Cloud, name: str, version: str, tags: Mapping[str, str]) -> None:
@@ -105,22 +125,34 @@ def node_role(cloud: Cloud) -> str:
     return next((str(role["Arn"]) for role in found["Roles"]), "")
 
 
-def admits_nodes(cloud: Cloud, name: str, role: str) -> bool:
-    """Whether the cluster has an access entry for a role of nodes. CloudError."""
+def access_type(cloud: Cloud, name: str, role: str) -> str | None:
+    """The type of the cluster's access entry for a role, `EC2_LINUX` for nodes; None: it has none. CloudError."""
     try:
         with aws_errors.translated(f"reading the access entry of {role} in EKS cluster {name}"):
-            cloud.client("eks").describe_access_entry(clusterName=name, principalArn=role)
+            found = cloud.client("eks").describe_access_entry(clusterName=name, principalArn=role)
     except CloudError as error:
         if error.code == _NOT_FOUND:
-            return False
+            return None
         raise
-    return True
+    return str((found.get("accessEntry") or {}).get("type", ""))
+
+
+def how_to_admit(name: str, role: str) -> str:
+    """The command with which an administrator lets instances with a role join."""
+    return f"aws eks create-access-entry --cluster-name {name} --principal-arn {role} --type {NODES}"
+
+
+def addons(cloud: Cloud, name: str) -> list[str]:
+    """Names of the cluster's add-ons; what was installed in another way is not among them. CloudError."""
+    with aws_errors.translated(f"listing the add-ons of EKS cluster {name}"):
+        pages = cloud.client("eks").get_paginator("list_addons").paginate(clusterName=name)
+        return [str(addon) for page in pages for addon in page["addons"]]
 
 
 def admit_nodes(cloud: Cloud, name: str, role: str, tags: Mapping[str, str]) -> None:
     """Lets instances with a role join the cluster. CloudError."""
     with aws_errors.translated(f"adding an access entry for {role} to EKS cluster {name}"):
-        cloud.client("eks").create_access_entry(clusterName=name, principalArn=role, type="EC2_LINUX", tags=dict(tags))
+        cloud.client("eks").create_access_entry(clusterName=name, principalArn=role, type=NODES, tags=dict(tags))
 
 
 def api(cloud: Cloud, name: str, endpoint: str, authority: str) -> kubernetes.Client:

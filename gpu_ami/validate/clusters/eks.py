@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from validator.probes import nodes as node_files
 
 ROLE = "node_eks"
-_OLDER = 3  # minor versions that a kubelet may be older than the API server (Kubernetes, "Version Skew Policy")
 
 
 class Eks:
@@ -112,11 +111,9 @@ def _require_own(place: Place, version: str) -> None:
 
 
 def _require_version(name: str, cluster: str, kubelet: str) -> None:
-    (major, minor), (own_major, own) = (tuple(map(int, text.split(".")[:2])) for text in (cluster, kubelet))
-    if major != own_major or not minor - _OLDER <= own <= minor:
+    if not eks.fits(cluster, kubelet):
         message = f"--join {name}: the cluster has Kubernetes {cluster}, the plan's kubelet {kubelet}"
-        hint = f"a kubelet is never newer than the API server, and at most {_OLDER} minor versions older"
-        raise UsageError(message, hint=hint)
+        raise UsageError(message, hint=eks.SKEW)
 
 
 def _require_access(cloud: Cloud, cluster: eks.Described) -> None:
@@ -126,7 +123,6 @@ def _require_access(cloud: Cloud, cluster: eks.Described) -> None:
         raise UsageError(f"--join: instance profile {cloud.place.instance_profile} has no role", hint=hint)
     if cluster.mode == eks.CONFIG_MAP:  # who may join is in a ConfigMap of the cluster
         return
-    if not eks.admits_nodes(cloud, cluster.name, role):
-        words = f"--cluster-name {cluster.name} --principal-arn {role} --type EC2_LINUX"
+    if eks.access_type(cloud, cluster.name, role) is None:
         message = f"--join {cluster.name}: the cluster has no access entry for {role}, so no node can join it"
-        raise UsageError(message, hint=f"aws eks create-access-entry {words}")
+        raise UsageError(message, hint=eks.how_to_admit(cluster.name, role))
