@@ -19,8 +19,8 @@ ECS_NEEDED = {
     "ecs:SubmitContainerStateChange": "ECS learns a task's exit code",
 }
 _ECS_POLICY = "attach AWS's policy AmazonEC2ContainerServiceforEC2Role"
-# What a node of EKS calls with its role (EKS user guide, "Amazon EKS node IAM role"). The network plug-in's calls are not
-# examined: a cluster may give it a role of its own.
+# What a node of EKS calls with its role (EKS user guide, "Amazon EKS node IAM role"). Calls of the network plug-in are
+# not examined: a cluster may give it a role of its own.
 EKS_NEEDED = {
     "ec2:DescribeInstances": "nodeadm learns the node's name",
     "ecr:GetAuthorizationToken": "kubelet may pull images of EKS",
