@@ -547,7 +547,7 @@ def _collect(child: int, reading: int, deadline: float, found: Collected, mig: s
     found.ended = False
     while not ended:
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([reading], [], [], left)[0]:
+        if left <= 0 or not _readable(reading, left):
             break
         data = os.read(reading, 1 << 16)
         ended = not data
@@ -563,6 +563,13 @@ def _collect(child: int, reading: int, deadline: float, found: Collected, mig: s
                 break
         time.sleep(0.1)
     return ended
+
+
+def _readable(reading: int, seconds: float) -> bool:
+    """Whether there is something to read, or the end. By poll: select takes no descriptor from 1024 on."""
+    poller = select.poll()
+    poller.register(reading, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))
 
 
 def run(load: Any, most: int, seconds: float, migs: List[str]) -> Collected:

@@ -266,7 +266,9 @@ class Container:
         data = b""
         while not data.endswith(b"\n"):
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+            poller = select.poll()  # select takes no descriptor from 1024 on
+            poller.register(self.process.stdout, select.POLLIN)
+            if left <= 0 or not poller.poll(left * 1000):
                 raise Failed("the container did not answer in time%s" % self._errors())
             part = os.read(self.process.stdout.fileno(), 1 << 16)
             if not part:

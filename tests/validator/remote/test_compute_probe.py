@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -266,3 +268,20 @@ def test_the_program_runs_on_old_systems() -> None:
     assert done.returncode == 0, done.stdout
     assert PROGRAM.read_text(encoding="ascii")
     assert remote.python("compute_probe", "--mib", "1").startswith("python3 -IS - --mib 1 <<")
+
+
+def test_it_waits_on_any_descriptor() -> None:
+    """select() takes none from 1024 on, which a process with many open files has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reading, writing = os.pipe()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
+    try:
+        high = fcntl.fcntl(reading, fcntl.F_DUPFD, 2000)
+        assert not compute_probe._readable(high, 0.01)
+        os.write(writing, b"x")
+        assert compute_probe._readable(high, 0.01)
+        os.close(high)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(reading)
+        os.close(writing)
