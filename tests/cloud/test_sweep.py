@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -257,7 +258,9 @@ def test_processes_of_a_dead_run_are_ended(home: Path, monkeypatch: pytest.Monke
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(private)}
     subprocess.run([sys.executable, "-c", start, script], env=environment, check=True)  # survives its parent
     with subprocess.Popen(["sleep", "600"], env={"TMPDIR": str(home / "runs" / "dead-elsewhere" / "x")}) as other:
-        left = process.below(home / "runs")["dead-run"]
+        deadline = time.monotonic() + 20.0  # until the shell has started its own
+        while len(left := process.below(home / "runs")["dead-run"]) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert len(left) == 2
         plan = sweep.end_processes(home, "aws", Progress("quiet"), dry_run=True)
         assert {entry.outcome for entry in plan} == {"would be removed"} and all(child.alive() for child in left)
