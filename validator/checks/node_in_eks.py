@@ -24,7 +24,6 @@ from validator.probes import MachineUnderTest, containers, eks_node, joined, kub
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_eks")]
 
 _UNITS = ("nodeadm-config.service", "nodeadm-run.service", "kubelet.service", "containerd.service")
-_KUBELET = "systemctl show -p NRestarts -p ActiveEnterTimestamp kubelet.service"
 _SAYS = "journalctl --no-pager -o cat -n 200 -u %s | grep -E '^E[0-9]{4} |rror|ailed' | tail -n 3"
 
 
@@ -125,25 +124,27 @@ def test_node_is_ready(found: Found, cluster: eks_node.Cluster, observe: Observe
 
 
 def test_node_stays_ready(host: Any, found: Found, cluster: eks_node.Cluster, observe: Observe) -> None:
-    """The node stays Ready, and kubelet runs on. From one that flaps the cluster evicts pods, and jobs start again."""
-    before = eks_node.ready_since(found.require())
-    runs = output(host, _KUBELET)
+    """The node stays Ready, and kubelet runs on. From one that flaps the cluster evicts pods, and jobs start again.
+
+    That it became Ready once is how a node starts: before that, and before it registered, nothing counts.
+    """
+    registered, before = eks_node.joined_at(found.require()), eks_node.ready_since(found.require())
+    first = eks_node.kubelet_run(output(host, eks_node.KUBELET_RUN))
     try:
         node = cluster.wait_node(eks_node.STEADY_SECONDS, lambda node: eks_node.ready_since(node) != before)
     except kubernetes.ApiError as error:
         unproven(f"the node was not watched to the end: the cluster's API: {error}")
     after = eks_node.ready_since(node) if node else ("no node", "")
-    still = output(host, _KUBELET)
-    observe([" since ".join(after), _joined(still)], [" since ".join(before), _joined(runs)])
+    last = eks_node.kubelet_run(output(host, eks_node.KUBELET_RUN))
+    observe([" since ".join(after), f"kubelet {last}"], [" since ".join(before), f"kubelet {first}"])
     wrong = [f"Ready was {before[0]} since {before[1]}, and then {' since '.join(after)}"] if after != before else []
-    if still != runs:
-        wrong.append(f"kubelet was started again: {_joined(runs)}, then {_joined(still)}")
+    if last != first:
+        wrong.append(f"kubelet ran since {first.since}, and then {last}")
+    if first.restarts and first.since > registered:
+        count = f"systemd had started kubelet again, the last time (of {first.restarts}) at {first.since}"
+        wrong.append(f"before that, {count}, after the node had joined at {registered}")
     if wrong:
         observe.fail(f"within {eks_node.STEADY_SECONDS:.0f} s: {'; '.join(wrong)}; {_log(host)}")
-
-
-def _joined(lines: str) -> str:
-    return ", ".join(lines.split("\n")).strip(", ")
 
 
 def test_versions_are_the_image_s(host: Any, plan: PlanDocument, found: Found, observe: Observe) -> None:

@@ -120,6 +120,37 @@ def ready_since(node: Mapping[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
+@dataclass(frozen=True)
+class KubeletRun:
+    """The present run of kubelet. since: RFC 3339, UTC; restarts: how often systemd has started it after it ended.
+
+    systemd counts its own starts alone: one that a person asks for begins at 0 again (systemd 252, src/core/service.c,
+    service_enter_dead and service_start).
+    """
+
+    since: str
+    restarts: int
+
+    def __str__(self) -> str:
+        return f"since {self.since or 'never'} ({self.restarts} restarts by systemd)"
+
+
+KUBELET_RUN = "systemctl show --timestamp=utc -p NRestarts -p ActiveEnterTimestamp kubelet.service"
+
+
+def kubelet_run(shown: str) -> KubeletRun:
+    """What KUBELET_RUN prints: `NRestarts=0`, `ActiveEnterTimestamp=Wed 2026-11-25 10:00:00 UTC`, in any order."""
+    values = dict(line.partition("=")[::2] for line in shown.splitlines())
+    words = values.get("ActiveEnterTimestamp", "").split()
+    since = f"{words[1]}T{words[2]}Z" if len(words) > 2 else ""
+    return KubeletRun(since, int(values.get("NRestarts") or 0))
+
+
+def joined_at(node: Mapping[str, Any]) -> str:
+    """When the node registered: RFC 3339, UTC."""
+    return str(node["metadata"]["creationTimestamp"])
+
+
 def allocatable(node: Mapping[str, Any], resource: str) -> int | None:
     """How many of a device pods can have; None where no device plug-in has registered it."""
     value = (node["status"].get("allocatable") or {}).get(resource)

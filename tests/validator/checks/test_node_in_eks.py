@@ -102,8 +102,15 @@ class Flaps(Api):
         return {"items": list(self.then)} if self.asked > 2 else super().get(path)
 
 
-RUNS = "NRestarts=0\nActiveEnterTimestamp=Wed 2026-11-25 10:00:00 UTC"
-KUBELET = "systemctl show -p NRestarts*"
+KUBELET = "systemctl show --timestamp=utc -p NRestarts*"
+
+
+def run(restarts: int, time: str) -> str:
+    """What systemd says of kubelet, in its own order of properties."""
+    return f"NRestarts={restarts}\nActiveEnterTimestamp=Wed 2026-11-25 {time} UTC\n"
+
+
+RUNS = run(0, "10:00:00")
 
 
 def in_turn(*texts: str) -> Any:
@@ -114,6 +121,7 @@ def in_turn(*texts: str) -> Any:
 
 def since(status: str, time: str) -> Any:
     node = a_node()
+    node["metadata"]["creationTimestamp"] = "2026-11-25T10:00:05Z"
     for row in node["status"]["conditions"]:
         if row["type"] == "Ready":
             row.update(status=status, lastTransitionTime=time)
@@ -135,9 +143,20 @@ STEADY = since("True", "2026-11-25T10:00:20Z")
         (Flaps(since("True", "2026-11-25T10:03:00Z")), {KUBELET: RUNS}, "FAIL", "then True since 2026-11-25T10:03:00Z"),
         (Flaps(), {KUBELET: RUNS}, "FAIL", "and then no node since"),
         (
-            Api(STEADY), {KUBELET: in_turn(RUNS, RUNS.replace("=0", "=3"))}, "FAIL",
-            "kubelet was started again: NRestarts=0, ActiveEnterTimestamp=Wed 2026-11-25 10:00:00 UTC, then NRestarts",
+            Api(STEADY), {KUBELET: in_turn(RUNS, run(3, "10:03:00"))}, "FAIL",
+            "kubelet ran since 2026-11-25T10:00:00Z, and then since 2026-11-25T10:03:00Z (3 restarts by systemd)",
         ),
+        # A person who starts it again resets systemd's count.
+        (Api(STEADY), {KUBELET: in_turn(RUNS, run(0, "10:03:00"))}, "FAIL", "and then since 2026-11-25T10:03:00Z"),
+        # It flapped before it was watched, and no more since.
+        (
+            Api(STEADY), {KUBELET: run(2, "10:02:00")}, "FAIL",
+            "before that, systemd had started kubelet again, the last time (of 2) at 2026-11-25T10:02:00Z, "
+            "after the node had joined at 2026-11-25T10:00:05Z",
+        ),
+        # Before it joined, or after a reboot or a restart by hand: part of its normal start.
+        (Api(STEADY), {KUBELET: run(2, "10:00:01")}, "PASS", ""),
+        (Api(STEADY), {KUBELET: run(0, "10:02:00")}, "PASS", ""),
         (Refuses(STEADY), {KUBELET: RUNS}, "UNPROVEN", "not watched to the end: the cluster's API: "),
     ],
 )  # fmt: skip

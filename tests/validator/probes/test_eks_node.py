@@ -81,6 +81,18 @@ def test_it_waits_until_the_node_is_as_asked_or_the_time_is_over() -> None:
     assert a_cluster(Api()).wait_node(60, lambda _: True) is None
 
 
+@pytest.mark.parametrize(
+    ("shown", "run"),
+    [
+        ("NRestarts=2\nActiveEnterTimestamp=Wed 2026-11-25 10:00:00 UTC\n", ("2026-11-25T10:00:00Z", 2)),
+        ("ActiveEnterTimestamp=Wed 2026-11-25 10:00:00 UTC\nNRestarts=0\n", ("2026-11-25T10:00:00Z", 0)),
+        ("NRestarts=0\nActiveEnterTimestamp=\n", ("", 0)),  # it never ran
+    ],
+)
+def test_the_present_run_of_kubelet(shown: str, run: tuple[str, int]) -> None:
+    assert eks_node.kubelet_run(shown) == eks_node.KubeletRun(*run)
+
+
 def test_a_pod_asks_for_gpus_of_this_node_alone_and_is_deleted() -> None:
     api = Api(a_node(), pods=({"status": {"phase": "Pending"}}, ended()))
     cluster = a_cluster(api)
