@@ -130,11 +130,26 @@ def _overridden(place: Place, log_groups: str, deadlines: Mapping[str, int] | No
 def _require_usable(cloud: Cloud, progress: Progress) -> None:
     """Examines a place on AWS before anything is created there. UsageError, CloudError: every error that was found."""
     with progress.stage(f"preflight {cloud.place.name}"):
-        findings = preflight.examine(cloud)
-        for finding in findings:
-            if finding.level is preflight.Level.WARNING:
-                progress.note(str(finding))
-        preflight.require(findings)
+        _require_no_error(preflight.examine(cloud), progress)
+
+
+def _require_usable_cluster(plan: Plan, asked: ProofOptions, session: Session) -> None:
+    """Examines the cluster of --join on AWS: what it or the nodes' role lacks is not to fail as a check of the image.
+
+    UsageError, CloudError: every error that was found.
+    """
+    if asked.join is None or session.place.endpoint is not None:
+        return
+    with session.progress.stage("preflight of the cluster"):
+        findings = preflight.examine_cluster(session.cloud, plan.document, asked.join, asked.nodes)
+        _require_no_error(findings, session.progress)
+
+
+def _require_no_error(findings: Sequence[preflight.Finding], progress: Progress) -> None:
+    for finding in findings:
+        if finding.level is preflight.Level.WARNING:
+            progress.note(str(finding))
+    preflight.require(findings)
 
 
 @contextmanager
@@ -324,14 +339,15 @@ class CertificateOptions:
 def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool) -> None:
     """Notes what a run is expected to cost, where machines are billed.
 
-    UsageError, before anything is launched: machines that cannot work together, or more than --max-cost allows, also
-    where machines are emulated and cost nothing, so that a rehearsal refuses what AWS would.
+    UsageError, before anything is launched: machines that cannot work together or join the cluster, or more than
+    --max-cost allows, also where machines are emulated and cost nothing, so that a rehearsal refuses what AWS would.
     """
     instance_types = image_proof.choose_types(plan.document, asked.instance_types)
     cluster.require(plan.document, asked.join, session.cloud)
     nodes.require(plan.document, session.place, instance_types, asked.nodes)
     if asked.nodes > 1:
         nodes.require_traffic(session.cloud, plan.document)
+    _require_usable_cluster(plan, asked, session)
     expected = cost.estimate(plan.document, instance_types, build=build, nodes=asked.nodes)
     if session.place.billed:
         session.progress.note(expected.text)

@@ -169,7 +169,8 @@ def test_each_policy_suffices_for_its_stage() -> None:
     ecs = [ROOT / "gpu_ami" / "cloud" / "ecs.py", ROOT / "validator" / "container_service.py"]
     assert called(ecs) <= allowed("caller-join.json", "caller-sweep.json")
     assert called([ROOT / "gpu_ami" / "cloud" / "eks.py"]) == {
-        "eks:DescribeAccessEntry", "eks:DescribeCluster", "eks:ListAddons", "iam:GetInstanceProfile",
+        "eks:DescribeAccessEntry", "eks:DescribeAddon", "eks:DescribeCluster", "eks:ListAddons",
+        "iam:GetInstanceProfile",
     } <= allowed("caller-join.json")  # fmt: skip
     assert called([ROOT / "gpu_ami" / "plan" / "resolution.py"]) <= allowed("caller-build.json")
     assert allowed("caller-build.json") >= PACKER

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from gpu_ami.report import certificate
 from gpu_ami.sources.survey import Finding as SourceFinding
 from gpu_ami.sources.survey import ReadIndex
 from tests.report.examples import a_host, a_report
+from tests.validate.clusters.test_eks import Aws, a_cluster
 
 RECIPE = Path(__file__).parents[1] / "variables" / "recipes" / "debian12-gpu.yml"
 AWS = Place(name="aws", region="eu-central-1")
@@ -245,6 +248,87 @@ def test_a_place_with_an_endpoint_of_its_own_is_not_examined(
     _findings(monkeypatch, Finding(Level.ERROR, "subnet_id", "examined"))
     with pipeline.open_session(where, Progress("quiet")) as opened:
         assert opened.place.endpoint == "http://127.0.0.1:9"
+
+
+EKS_RECIPE = RECIPE.with_name("eks-1.34-al2023-gpu.yml")
+ON_AWS = replace(AWS, instance_profile="nodes")
+
+
+def eks_session(place: Place = ON_AWS, **clusters: Any) -> pipeline.Session:
+    """At a place with these EKS clusters; tests/validate/clusters/test_eks.py has what is refused of each."""
+    own = SimpleNamespace(id="r-1")
+    return pipeline.Session(place, Aws(place, **clusters), own, Progress("quiet"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "asked", "opened", "told"),
+    [
+        ("debian12-gpu", {"join": "x"}, session(), "an image of node family ec2 is no node of a cluster"),
+        ("dlami-ubuntu2204", {"join": ""}, session(), "an image of node family dlami is no node of a cluster"),
+        ("eks-1.34-al2023-gpu", {"join": "x"}, eks_session(), "--join x: the EKS cluster is not in eu-central-1"),
+        (
+            "eks-1.34-al2023-gpu",
+            {"join": "x"},
+            eks_session(x=a_cluster(version="1.33")),
+            "the cluster has Kubernetes 1.33, the plan's kubelet 1.34",
+        ),
+        ("debian12-gpu", {"nodes": 2}, session(), "expected one instance type, got g5.12xlarge, p4d.24xlarge"),
+        (
+            "al2023-neuron",
+            {"nodes": 2, "instance_types": ("inf2.48xlarge",)},
+            session(),
+            "inf2.48xlarge has no EFA interface",
+        ),
+    ],
+)
+def test_what_cannot_be_proven_is_refused_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, asked: Any, opened: pipeline.Session, told: str
+) -> None:
+    monkeypatch.setattr(pipeline, "build_stage", lambda *_, **__: pytest.fail("built"))
+    monkeypatch.setattr(pipeline, "_proof_of", lambda *_: pytest.fail("proven"))
+    options = pipeline.ProofOptions(**asked)
+    file = RECIPE.with_name(f"{recipe}.yml")
+    stages = (pipeline.BuildOptions(), pipeline.CertificateOptions())
+    with pytest.raises(UsageError, match=re.escape(told)) as caught:
+        pipeline.prove(file, [], tmp_path, contextlib.nullcontext(opened), options, *stages)
+    assert caught.value.exit_code == 2
+    with pytest.raises(UsageError, match=re.escape(told)):
+        pipeline.validate_stage(Plan.load(tmp_path / PLAN_FILE), "ami-1", tmp_path, opened, options)
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        (Finding(Level.ERROR, "role of nodes", "ecr:BatchGetImage is not allowed"), UsageError),
+        (Finding(Level.ERROR, "cluster", "not examined: AccessDeniedException", refused=True), CloudError),
+        (Finding(Level.WARNING, "cluster", "it has no add-on vpc-cni"), None),
+    ],
+)
+def test_a_cluster_is_examined_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch, row: Finding, error: type[GpuAmiError] | None
+) -> None:
+    """What only the place lacks would otherwise fail as a check of the image."""
+    plan, asked, seen = make_plan(EKS_RECIPE, ON_AWS), pipeline.ProofOptions(join="x"), list[Any]()
+    opened = eks_session(x=a_cluster())
+    monkeypatch.setattr(preflight, "examine_cluster", lambda *words: seen.append(words) or [row])
+    notes = list[str]()
+    monkeypatch.setattr(opened.progress, "note", notes.append)
+    if error is None:
+        pipeline.check_cost(plan, asked, opened, build=True)
+        assert any("it has no add-on vpc-cni" in note for note in notes)
+    else:
+        with pytest.raises(error, match=re.escape(row.found)) as caught:
+            pipeline.check_cost(plan, asked, opened, build=True)
+        assert caught.value.exit_code == (2 if error is UsageError else 4)
+    assert seen == [(opened.cloud, plan.document, "x", 1)]
+
+
+def test_a_cluster_is_not_examined_in_the_local_region_or_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(EKS_RECIPE, ON_AWS)
+    monkeypatch.setattr(preflight, "examine_cluster", lambda *_: pytest.fail("examined"))
+    local = eks_session(replace(ON_AWS, endpoint="http://127.0.0.1:9"), x=a_cluster())
+    pipeline.check_cost(plan, pipeline.ProofOptions(join="x"), local, build=True)
+    pipeline.check_cost(plan, pipeline.ProofOptions(), eks_session(), build=True)
 
 
 @pytest.mark.parametrize("billed", [True, False])

@@ -9,6 +9,7 @@ import base64
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gpu_ami.cloud import aws_errors
 from gpu_ami.cloud.client import Cloud
@@ -17,12 +18,15 @@ from validator import eks_token
 from validator.probes import kubernetes
 
 ACTIVE = "ACTIVE"
-CONFIG_MAP = "CONFIG_MAP"  # authentication mode without access entries
+# Authentication modes: without access entries, and without the ConfigMap aws-auth. In the third one,
+# API_AND_CONFIG_MAP, the ConfigMap counts for a role that has no access entry (EKS user guide, "Migrating existing
+# aws-auth ConfigMap entries to access entries").
+CONFIG_MAP, API = "CONFIG_MAP", "API"
 NODES = "EC2_LINUX"  # type of the access entries with which nodes join
 # Kubernetes, "Version Skew Policy".
 _OLDER = 3
 SKEW = f"a kubelet is never newer than the API server, and at most {_OLDER} minor versions older"
-_NOT_FOUND = "ResourceNotFoundException"
+_NOT_FOUND, _NO_PROFILE = "ResourceNotFoundException", "NoSuchEntity"
 _ACTIVE_SECONDS, _POLL_SECONDS = 300.0, 0.5
 
 
@@ -30,7 +34,8 @@ _ACTIVE_SECONDS, _POLL_SECONDS = 300.0, 0.5
 class Described:
     """A cluster. authority: its certificate, in base64; cidr: of its services; mode: of authentication.
 
-    vpc, security_group: of its network, "" where they are not told; public: its API can be reached from outside.
+    vpc: "" where it is not told. security_groups: of its API server's interfaces, the one that EKS made first. public,
+    private: its API can be reached from outside, and has an address in the VPC.
     """
 
     name: str
@@ -42,8 +47,9 @@ class Described:
     mode: str = CONFIG_MAP
     issues: tuple[str, ...] = ()
     vpc: str = ""
-    security_group: str = ""
+    security_groups: tuple[str, ...] = ()
     public: bool = True
+    private: bool = False
 
 
 def describe(cloud: Cloud, name: str) -> Described | None:
@@ -55,8 +61,8 @@ def describe(cloud: Cloud, name: str) -> Described | None:
         if error.code == _NOT_FOUND:
             return None
         raise
-    issues = (found.get("health") or {}).get("issues") or []
     network = found.get("resourcesVpcConfig") or {}
+    groups = [network.get("clusterSecurityGroupId"), *(network.get("securityGroupIds") or [])]
     return Described(
         name,
         str(found["status"]),
@@ -65,11 +71,18 @@ def describe(cloud: Cloud, name: str) -> Described | None:
         str((found.get("certificateAuthority") or {}).get("data", "")),
         str((found.get("kubernetesNetworkConfig") or {}).get("serviceIpv4Cidr", "")),
         str((found.get("accessConfig") or {}).get("authenticationMode", CONFIG_MAP)),
-        tuple(f"{issue.get('code')}: {issue.get('message')}" for issue in issues),
+        _issues(found),
         str(network.get("vpcId", "")),
-        str(network.get("clusterSecurityGroupId", "")),
+        tuple(str(group) for group in groups if group),
         bool(network.get("endpointPublicAccess", True)),
+        bool(network.get("endpointPrivateAccess", False)),
     )
+
+
+def _issues(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """What EKS reports of a cluster's or an add-on's health."""
+    issues = (found.get("health") or {}).get("issues") or []
+    return tuple(f"{issue.get('code')}: {issue.get('message')}" for issue in issues)
 
 
 def fits(cluster: str, kubelet: str) -> bool:
@@ -120,8 +133,13 @@ def node_role(cloud: Cloud) -> str:
     profile = cloud.place.instance_profile
     if not profile:
         return ""
-    with aws_errors.translated(f"reading instance profile {profile}"):
-        found = cloud.client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]
+    try:
+        with aws_errors.translated(f"reading instance profile {profile}"):
+            found = cloud.client("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]
+    except CloudError as error:
+        if error.code == _NO_PROFILE:
+            return ""
+        raise
     return next((str(role["Arn"]) for role in found["Roles"]), "")
 
 
@@ -137,9 +155,20 @@ def access_type(cloud: Cloud, name: str, role: str) -> str | None:
     return str((found.get("accessEntry") or {}).get("type", ""))
 
 
-def how_to_admit(name: str, role: str) -> str:
-    """The command with which an administrator lets instances with a role join."""
-    return f"aws eks create-access-entry --cluster-name {name} --principal-arn {role} --type {NODES}"
+def refusal_of(cluster: Described, role: str, kind: str | None) -> str:
+    """Why no node with a role can join; "" where it can, or where its ConfigMap decides. kind: as of access_type."""
+    if cluster.mode == CONFIG_MAP or kind == NODES:
+        return ""
+    if kind is not None:  # it counts before the ConfigMap
+        return f"the access entry of {role} has type {kind}"
+    return f"no access entry for {role}" if cluster.mode == API else ""
+
+
+def how_to_admit(name: str, role: str, kind: str | None = None) -> str:
+    """The command with which an administrator lets instances with a role join. kind: of the entry that it has."""
+    entry = f"--cluster-name {name} --principal-arn {role}"
+    made = f"aws eks create-access-entry {entry} --type {NODES}"
+    return made if kind is None else f"aws eks delete-access-entry {entry} && {made}"
 
 
 def addons(cloud: Cloud, name: str) -> list[str]:
@@ -147,6 +176,21 @@ def addons(cloud: Cloud, name: str) -> list[str]:
     with aws_errors.translated(f"listing the add-ons of EKS cluster {name}"):
         pages = cloud.client("eks").get_paginator("list_addons").paginate(clusterName=name)
         return [str(addon) for page in pages for addon in page["addons"]]
+
+
+@dataclass(frozen=True)
+class Addon:
+    """status: ACTIVE, DEGRADED, CREATE_FAILED, …; issues: why."""
+
+    status: str
+    issues: tuple[str, ...] = ()
+
+
+def addon(cloud: Cloud, name: str, addon: str) -> Addon:
+    """An add-on of a cluster. CloudError."""
+    with aws_errors.translated(f"describing add-on {addon} of EKS cluster {name}"):
+        found = cloud.client("eks").describe_addon(clusterName=name, addonName=addon)["addon"]
+        return Addon(str(found["status"]), _issues(found))
 
 
 def admit_nodes(cloud: Cloud, name: str, role: str, tags: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Who may connect to an instance, by the rules of its security groups."""
+"""Who may connect to an instance, and which instances to each other, by the rules of their security groups."""
 
 from __future__ import annotations
 
@@ -58,6 +58,22 @@ class Ingress:
             return f"security group {self.names}: no rule lets TCP {self.port} in"
         sources = [*self.ranges, *self.lists, *(f"members of {group}" for group in self.members)]
         return f"security group {self.names}: TCP {self.port} is allowed from {', '.join(sources)}"
+
+
+def may_reach(senders: Sequence[SecurityGroupTypeDef], receivers: Sequence[SecurityGroupTypeDef], port: int) -> bool:
+    """Whether rules may let members of some groups reach a TCP port of members of others.
+
+    A network or a prefix list in a rule is taken to be theirs: their addresses are not known.
+    """
+    outward = [rule for group in senders for rule in group["IpPermissionsEgress"]]
+    inward = [rule for group in receivers for rule in group["IpPermissions"]]
+    ways = ((outward, {group["GroupId"] for group in receivers}), (inward, {group["GroupId"] for group in senders}))
+    return all(any(covers(rule, port) and _may_be_for(rule, ids) for rule in rules) for rules, ids in ways)
+
+
+def _may_be_for(rule: IpPermissionOutputTypeDef, ids: Container[str]) -> bool:
+    members = any(pair.get("GroupId", "") in ids for pair in rule.get("UserIdGroupPairs", []))
+    return members or bool(rule.get("IpRanges") or rule.get("Ipv6Ranges") or rule.get("PrefixListIds"))
 
 
 def own_traffic(groups: Sequence[SecurityGroupTypeDef], *, efa: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 access       the instance profile: EC2 may assume its role, and its policies let the agent publish
 clusters     the cluster of --join, and what a node and its role may do there, a row a service
+eks_clusters the same of EKS: state, version, access entry, network, add-ons
 examination  all checks in order; a refused look-up is a finding; summary and exit code
 findings     what an examination found, and what it examines
 identity     who the caller is, how long the credentials last, which permissions they have
@@ -11,7 +12,25 @@ network      subnet, routes, security groups
 resources    KMS key, source AMI, Capacity Reservations and Capacity Blocks
 """
 
-from gpu_ami.cloud.preflight.examination import examine, examine_builder, exit_code, require, summary
+from gpu_ami.cloud.preflight.examination import (
+    examine,
+    examine_builder,
+    examine_cluster,
+    exit_code,
+    require,
+    summary,
+)
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi
 
-__all__ = ["Finding", "Level", "Scope", "SourceAmi", "examine", "examine_builder", "exit_code", "require", "summary"]
+__all__ = [
+    "Finding",
+    "Level",
+    "Scope",
+    "SourceAmi",
+    "examine",
+    "examine_builder",
+    "examine_cluster",
+    "exit_code",
+    "require",
+    "summary",
+]

@@ -5,11 +5,12 @@ Permissions boundaries and service control policies are not read; a boundary tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from gpu_ami.cloud import policies
-from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
+from gpu_ami.cloud.preflight.findings import Finding, Scope, error, examined, ok, warning
 
 if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient
@@ -63,6 +64,20 @@ def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iter
         yield error(subject, f"{action} is not allowed{of}", "allowed", remedy)
     if not missing:
         yield ok(subject, "allows what the CloudWatch agent calls")
+
+
+def role_allows(scope: Scope, needed: Mapping[str, str], policy: str, what: str) -> Iterator[Finding]:
+    """The role of the place's instance profile allows these actions (action → what it is for). policy: the remedy."""
+    subject = f"role of {scope.place.instance_profile}"
+    yield from examined(subject, functools.partial(_needed, scope, subject, needed, policy, what))
+
+
+def _needed(scope: Scope, subject: str, needed: Mapping[str, str], policy: str, what: str) -> Iterator[Finding]:
+    missing = missing_actions(scope, needed)
+    for action in missing:
+        yield error(subject, f"{action} is not allowed", "allowed", f"{policy}, so that {needed[action]}")
+    if not missing:
+        yield ok(subject, f"allows {what}")
 
 
 def missing_actions(scope: Scope, actions: Iterable[str]) -> list[str]:

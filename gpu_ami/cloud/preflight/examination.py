@@ -6,12 +6,13 @@ itself a finding, since the run may succeed without it. Where something else tha
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpu_ami.cloud import Cloud, aws_errors
+from gpu_ami.cloud import Cloud
 from gpu_ami.cloud.preflight import access, clusters, identity, instances, login, network, resources
-from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, error, warning, yes
-from gpu_ami.errors import CloudError, ForeignAnswer, GpuAmiError, UsageError
+from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, examined, yes
+from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from validator.plan_document import PlanDocument
 
 Check = Callable[[Scope], Iterable[Finding]]
@@ -68,22 +69,13 @@ def examine(
     return findings
 
 
+def examine_cluster(cloud: Cloud, plan: PlanDocument, join: str | None, nodes: int = 1) -> list[Finding]:
+    """All findings about the cluster that machines of a plan's image are to join. join, nodes: as of `examine`."""
+    return _run("cluster", clusters.cluster, Scope(cloud, plan, nodes=nodes, join=join))
+
+
 def _run(name: str, check: Check, scope: Scope, *, decisive: bool = False) -> list[Finding]:
-    """The findings of one check; decisive: a refused look-up is an error, not a warning."""
-    findings: list[Finding] = []
-    try:
-        with aws_errors.translated(f"looking up {name}"):
-            findings.extend(check(scope))
-    except UsageError as wrong:  # no credentials, no such profile, no such source AMI
-        findings.append(error(name, _sentence(wrong), remedy=wrong.hint))
-    except GpuAmiError as refusal:
-        make = error if decisive or isinstance(refusal, ForeignAnswer) else warning
-        findings.append(make(name, f"not examined: {_sentence(refusal)}", remedy=refusal.hint, refused=True))
-    return findings
-
-
-def _sentence(wrong: GpuAmiError) -> str:
-    return ": ".join([wrong.message, *wrong.details])
+    return examined(name, functools.partial(check, scope), decisive=decisive)
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

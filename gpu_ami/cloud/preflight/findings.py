@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud, Place
+from gpu_ami.cloud import Cloud, Place, aws_errors
+from gpu_ami.errors import ForeignAnswer, GpuAmiError, UsageError
 from validator.plan_document import InstanceType, PlanDocument
 
 if TYPE_CHECKING:
@@ -49,6 +50,27 @@ def warning(subject: str, found: str, expected: str = "", remedy: str = "", *, r
 
 def error(subject: str, found: str, expected: str = "", remedy: str = "", *, refused: bool = False) -> Finding:
     return Finding(Level.ERROR, subject, found, expected, remedy, refused)
+
+
+def examined(name: str, check: Callable[[], Iterable[Finding]], *, decisive: bool = False) -> list[Finding]:
+    """The findings of one check. A refused look-up is one, too: a warning, or an error where it is decisive.
+
+    decisive: every run makes that call, and ends where AWS refuses it.
+    """
+    findings: list[Finding] = []
+    try:
+        with aws_errors.translated(f"looking up {name}"):
+            findings.extend(check())
+    except UsageError as wrong:  # no credentials, no such profile, no such source AMI
+        findings.append(error(name, _sentence(wrong), remedy=wrong.hint))
+    except GpuAmiError as refusal:
+        make = error if decisive or isinstance(refusal, ForeignAnswer) else warning
+        findings.append(make(name, f"not examined: {_sentence(refusal)}", remedy=refusal.hint, refused=True))
+    return findings
+
+
+def _sentence(wrong: GpuAmiError) -> str:
+    return ": ".join([wrong.message, *wrong.details])
 
 
 def yes() -> bool:

@@ -37,6 +37,9 @@ class Eks:
     def is_ready(self, plan: PlanDocument, place: Place) -> bool:
         return bool(place.cluster) or _version(plan) in place.cluster_versions
 
+    def require_program(self, _plan: PlanDocument) -> None:
+        """None is asked."""
+
     def require(self, plan: PlanDocument, cloud: Cloud, name: str) -> None:
         if not cloud.place.instance_profile:
             hint = "set instance_profile in the --where file to one with the role of the cluster's nodes"
@@ -119,10 +122,13 @@ def _require_version(name: str, cluster: str, kubelet: str) -> None:
 def _require_access(cloud: Cloud, cluster: eks.Described) -> None:
     role = eks.node_role(cloud)
     if not role:
-        hint = "add the role of the cluster's nodes to it"
-        raise UsageError(f"--join: instance profile {cloud.place.instance_profile} has no role", hint=hint)
+        profile = cloud.place.instance_profile
+        hint = "set instance_profile to one with the role of the cluster's nodes"
+        raise UsageError(f"--join: instance profile {profile} does not exist or has no role", hint=hint)
     if cluster.mode == eks.CONFIG_MAP:  # who may join is in a ConfigMap of the cluster
         return
-    if eks.access_type(cloud, cluster.name, role) is None:
-        message = f"--join {cluster.name}: the cluster has no access entry for {role}, so no node can join it"
-        raise UsageError(message, hint=eks.how_to_admit(cluster.name, role))
+    kind = eks.access_type(cloud, cluster.name, role)
+    refusal = eks.refusal_of(cluster, role, kind)
+    if refusal:
+        message = f"--join {cluster.name}: {refusal}, so no node can join it"
+        raise UsageError(message, hint=eks.how_to_admit(cluster.name, role, kind))

@@ -22,11 +22,12 @@ LOCAL = replace(PLACE, simulated=True, cluster_versions=("1.34",), guest_cluster
 
 
 class Aws:
-    """EKS and IAM. clusters: what describe_cluster answers, by name; entries: roles with an access entry."""
+    """EKS and IAM. clusters: what describe_cluster answers, by name; entries: role → type of its access entry."""
 
     def __init__(self, place: Place = PLACE, **clusters: dict[str, Any]) -> None:
         self.place, self.clusters = place, clusters
-        self.entries, self.roles = {ROLE}, [{"Arn": ROLE}]
+        self.entries: dict[str, str] = {ROLE: "EC2_LINUX"}
+        self.roles: list[dict[str, str]] | None = [{"Arn": ROLE}]
         self.calls: list[str] = []
         self.status = "ACTIVE"
 
@@ -34,6 +35,8 @@ class Aws:
         return self
 
     def get_instance_profile(self, **_: str) -> Any:
+        if self.roles is None:
+            raise CloudError("no profile", code="NoSuchEntity")
         return {"InstanceProfile": {"Roles": self.roles}}
 
     def describe_cluster(self, name: str) -> Any:
@@ -44,7 +47,7 @@ class Aws:
     def describe_access_entry(self, principalArn: str, **_: str) -> Any:
         if principalArn not in self.entries:
             raise CloudError("no entry", code="ResourceNotFoundException")
-        return {}
+        return {"accessEntry": {"type": self.entries[principalArn]}}
 
     def create_cluster(self, name: str, version: str, **_: Any) -> None:
         self.calls.append(f"create {version}")
@@ -101,24 +104,35 @@ def test_a_role_that_may_not_join_is_refused_with_the_command_that_admits_it() -
     with pytest.raises(UsageError, match="no access entry for arn:aws:iam") as caught:
         nodes_of_eks.Eks().require(PLAN, aws, "x")
     assert caught.value.hint.endswith(f"--cluster-name x --principal-arn {ROLE} --type EC2_LINUX")
-    aws.roles.clear()
-    with pytest.raises(UsageError, match="instance profile nodes has no role"):
+    for roles in ([], None):
+        aws.roles = roles
+        with pytest.raises(UsageError, match="instance profile nodes does not exist or has no role"):
+            nodes_of_eks.Eks().require(PLAN, aws, "x")
+
+
+@pytest.mark.parametrize("mode", ["API", "API_AND_CONFIG_MAP"])
+def test_an_entry_that_is_of_no_node_is_refused(mode: str) -> None:
+    """With such an entry EKS gives the role no node's rights, whatever the ConfigMap says."""
+    aws: Any = Aws(x=a_cluster(mode=mode))
+    aws.entries[ROLE] = "STANDARD"
+    with pytest.raises(UsageError, match=f"the access entry of {ROLE} has type STANDARD, so no node can") as caught:
         nodes_of_eks.Eks().require(PLAN, aws, "x")
+    deleted = f"aws eks delete-access-entry --cluster-name x --principal-arn {ROLE}"
+    assert caught.value.hint.startswith(f"{deleted} && aws eks create-access-entry ") and caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
-    ("aws", "name"),
+    ("aws", "name", "entries"),
     [
-        (Aws(x=a_cluster()), "x"),
-        (Aws(x=a_cluster(version="1.37")), "x"),
-        (Aws(x=a_cluster(mode="CONFIG_MAP")), "x"),
-        (Aws(LOCAL), ""),
+        (Aws(x=a_cluster()), "x", {ROLE: "EC2_LINUX"}),
+        (Aws(x=a_cluster(version="1.37")), "x", {ROLE: "EC2_LINUX"}),
+        (Aws(x=a_cluster(mode="CONFIG_MAP")), "x", {}),
+        (Aws(x=a_cluster(mode="API_AND_CONFIG_MAP")), "x", {}),  # the ConfigMap may have it
+        (Aws(LOCAL), "", {ROLE: "EC2_LINUX"}),
     ],
 )
-def test_what_is_accepted(aws: Any, name: str) -> None:
-    aws.entries = (
-        {ROLE} if "x" not in aws.clusters or aws.clusters["x"]["accessConfig"]["authenticationMode"] == "API" else set()
-    )
+def test_what_is_accepted(aws: Any, name: str, entries: dict[str, str]) -> None:
+    aws.entries = entries
     nodes_of_eks.Eks().require(PLAN, aws, name)
 
 
