@@ -12,8 +12,10 @@ from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
     from gpu_ami.build import Packer
+    from gpu_ami.cloud import Place
     from gpu_ami.local.prerequisites import Finding
     from gpu_ami.progress import Progress
+    from gpu_ami.recipes import PlanDocument
 
 _EPILOG = """\
 Exit code 0: nothing is missing; 2: something is missing, and the output names the packages to install. `packer` is the
@@ -26,7 +28,7 @@ launched. Exit code 2: the place or the recipe is wrong; 4: AWS refused a call; 
 examples:
   gpu-ami doctor
   gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml
-  gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml --nodes 2    for two machines together
+  gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml --instance-type p4d.24xlarge --nodes 2    together
   gpu-ami doctor --where aws.yml variables/recipes/ecs-al2023-gpu.yml --join gpu-nodes    as nodes of this cluster
   PACKER=/opt/packer/packer gpu-ami doctor
 """
@@ -38,6 +40,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="recipe to check at the place")
     parser.add_argument("--where", type=Path, metavar="FILE", help="check this place on AWS (YAML)")
+    options.add_instance_types(parser, "with --where and RECIPE: check only this instance type (repeatable)")
     text = "with --where: check it for N machines that work together: quotas, traffic between them"
     options.add_nodes(parser, text)
     text = "with --where and RECIPE: check the cluster that machines of this image join with --join"
@@ -52,6 +55,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--join is of a place", hint="gpu-ami doctor --where aws.yml RECIPE --join CLUSTER")
     if args.nodes > 1:
         raise UsageError("--nodes is of a place", hint="gpu-ami doctor --where aws.yml RECIPE --nodes 2")
+    if args.instance_type:
+        hint = "gpu-ami doctor --where aws.yml RECIPE --instance-type TYPE"
+        raise UsageError("--instance-type is of a place", hint=hint)
     if args.recipe:
         raise UsageError("doctor takes RECIPE together with --where", hint="gpu-ami doctor --where aws.yml RECIPE")
     from dataclasses import asdict
@@ -73,22 +79,37 @@ def _place(args: argparse.Namespace) -> Outcome:
     from dataclasses import asdict
 
     from gpu_ami.cloud import Cloud, load_place, preflight
-    from gpu_ami.plan import make_plan, resolve_source_ami
-    from gpu_ami.recipes import find_recipe
-    from gpu_ami.validate import cluster
+    from gpu_ami.plan import resolve_source_ami
 
-    if args.join is not None and not args.recipe:
-        raise UsageError("--join is of an image", hint="gpu-ami doctor --where aws.yml RECIPE --join CLUSTER")
+    asked = {"--join CLUSTER": args.join is not None, "--instance-type TYPE": bool(args.instance_type)}
+    for option in (option for option, given in asked.items() if given and not args.recipe):
+        message = f"{option.partition(' ')[0]} is of an image"
+        raise UsageError(message, hint=f"gpu-ami doctor --where aws.yml RECIPE {option}")
     place = load_place(args.where)
-    plan = make_plan(find_recipe(args.recipe), place).document if args.recipe else None
+    plan = _plan(args, place) if args.recipe else None
     cloud = Cloud(place)
-    if plan:
-        cluster.require_name(plan, args.join, place)
     findings = preflight.examine(
         cloud, plan, resolve_source_ami, args.nodes, join=args.join, sets_imds_v2=_sets_imds_v2
     )
     lines = [*map(str, findings), "", preflight.summary(findings)]
     return Outcome("\n".join(lines), [asdict(finding) for finding in findings], preflight.exit_code(findings))
+
+
+def _plan(args: argparse.Namespace, place: Place) -> PlanDocument:
+    """The recipe's plan, with the instance types that are to be examined. UsageError: what a run would refuse."""
+    from typing import cast
+
+    from gpu_ami.plan import make_plan
+    from gpu_ami.recipes import find_recipe
+    from gpu_ami.validate import cluster, image_proof, nodes
+
+    plan = make_plan(find_recipe(args.recipe), place).document
+    cluster.require_name(plan, args.join, place)
+    cluster.require_program(plan, args.join)
+    chosen = image_proof.choose_types(plan, args.instance_type)
+    nodes.require(plan, place, chosen, args.nodes)
+    rows = [row for row in plan["instance_types"] if row["name"] in chosen]
+    return cast("PlanDocument", {**plan, "instance_types": rows})
 
 
 def _sets_imds_v2() -> bool:

@@ -142,8 +142,10 @@ def add_golden(
     parser.add_argument("--golden", type=Path, metavar="DIR", help=text)
 
 
-def add_instance_types(parser: argparse.ArgumentParser) -> None:
-    text = "boot only on this instance type of the plan (repeatable)"
+INSTANCE_TYPES_HELP = "boot only on this instance type of the plan (repeatable)"
+
+
+def add_instance_types(parser: argparse.ArgumentParser, text: str = INSTANCE_TYPES_HELP) -> None:
     parser.add_argument("--instance-type", action="append", default=[], metavar="TYPE", help=text)
 
 

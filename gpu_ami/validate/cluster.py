@@ -58,6 +58,12 @@ def require_name(plan: PlanDocument, join: str | None, place: Place) -> str:
     return "" if join is None else _service_of(plan).name_of(join, place.cluster)
 
 
+def require_program(plan: PlanDocument, join: str | None) -> None:
+    """UsageError: a program of this machine that --join asks about the image has another release. CloudError."""
+    if join is not None:
+        _service_of(plan).require_program(plan)
+
+
 def _service_of(plan: PlanDocument) -> Service:
     role = role_of(plan)
     names = ", ".join(NODE_SERVICES[known] for known in SERVICES)

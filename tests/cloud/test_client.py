@@ -89,6 +89,30 @@ def test_machines_of_one_call_come_and_go_together(
     assert {row["InstanceId"] for row in rows if row["State"]["Name"] == "running"} == set(ids)
 
 
+def test_machines_of_one_call_are_in_one_zone(cloud: Cloud, run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each subnet is asked for all of them: a cluster placement group has one zone, EFA one subnet."""
+    vpc = cloud.ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnets = [
+        cloud.ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.0.{index}.0/24", AvailabilityZone=f"us-east-1{zone}")
+        for index, zone in enumerate("ab")
+    ]
+    ids = tuple(row["Subnet"]["SubnetId"] for row in subnets)
+    monkeypatch.setattr(cloud, "place", replace(cloud.place, subnet_id=ids[0], subnet_ids=ids))
+    asked: list[tuple[str, int, int]] = []
+    real = cloud._run_instances
+
+    def short_in_the_first(launch: Launch, request: Any) -> list[str]:
+        asked.append((request["SubnetId"], request["MinCount"], request["MaxCount"]))
+        if request["SubnetId"] == ids[0]:
+            raise CapacityError("InsufficientInstanceCapacity", code="InsufficientInstanceCapacity")
+        return real(launch, request)
+
+    monkeypatch.setattr(cloud, "_run_instances", short_in_the_first)
+    made = cloud.launch_all(Launch(an_ami(cloud), "g5.12xlarge", "", run.tags(), "", count=3))
+    assert asked == [(ids[0], 3, 3), (ids[1], 3, 3)]
+    assert {cloud.instance(instance_id)["SubnetId"] for instance_id in made} == {ids[1]}
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "exit_code"),
     [

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from moto import mock_aws
 
 from gpu_ami import cli
+from gpu_ami.cloud import preflight
 from gpu_ami.cloud.preflight import identity
 from gpu_ami.local import prerequisites
 from gpu_ami.local.prerequisites import Finding
@@ -112,3 +114,73 @@ def test_a_cluster_is_of_an_image_at_a_place(
     ):
         assert cli.main(words) == 2
         assert told in capsys.readouterr().err
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """`doctor` at a place on AWS; nothing is examined there, because the command line is refused."""
+    monkeypatch.setattr(preflight, "examine", lambda *_, **__: pytest.fail("AWS was asked"))
+    where = tmp_path / "aws.yml"
+    where.write_text("region: us-east-1\n")
+    return ["doctor", "--where", str(where)]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--instance-type g5.12xlarge", "--instance-type is of an image"),
+        ("debian12-gpu --instance-type p5.48xlarge", "--instance-type p5.48xlarge: not in the plan"),
+        ("debian12-gpu --nodes 1", "expected a number from 2 to 64, got '1'"),
+        ("debian12-gpu --nodes 2", "--nodes 2: expected one instance type, got g5.12xlarge, p4d.24xlarge"),
+        (
+            "debian12-gpu --nodes 2 --instance-type g5.12xlarge --instance-type p4d.24xlarge",
+            "--nodes 2: expected one instance type, got g5.12xlarge, p4d.24xlarge",
+        ),
+        ("al2023-neuron --nodes 2 --instance-type inf2.48xlarge", "inf2.48xlarge has no EFA interface"),
+        ("dlami-ubuntu2204 --join x", "an image of node family dlami is no node of a cluster"),
+        ("eks-1.34-al2023-gpu --join a/b", "expected the name of a cluster"),
+    ],
+)
+def test_what_a_run_would_refuse(place: list[str], capsys: pytest.CaptureFixture[str], words: str, told: str) -> None:
+    assert cli.main([*place, *words.split()]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_instance_types_are_of_a_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--instance-type", "g5.12xlarge"]) == 2
+    assert "--instance-type is of a place" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "types"), [("", ["g5.12xlarge", "p4d.24xlarge"]), ("p4d.24xlarge", ["p4d.24xlarge"])]
+)
+def test_the_instance_types_that_are_examined(
+    place: list[str], monkeypatch: pytest.MonkeyPatch, words: str, types: list[str]
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(preflight, "examine", lambda _cloud, plan, *_, **__: seen.append(plan) or [])
+    chosen = [f"--instance-type={name}" for name in words.split()]
+    assert cli.main([*place, "debian12-gpu", *chosen]) == 0
+    assert [row["name"] for row in seen[0]["instance_types"]] == types
+
+
+@pytest.mark.parametrize(("release", "code"), [("3.16.3", 0), ("3.16.1", 2)])
+def test_pcluster_has_the_release_of_the_base_ami(
+    place: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    release: str,
+    code: int,
+) -> None:
+    program = tmp_path / "pcluster"
+    program.write_text(f'#!/bin/sh\necho \'{{"version": "{release}"}}\'\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PCLUSTER", str(program))
+    if code == 0:
+        monkeypatch.setattr(preflight, "examine", lambda *_, **__: [])
+    assert cli.main([*place, "pcluster-3.16-al2023", "--join"]) == code
+    told = capsys.readouterr().err
+    assert (f"expected release 3.16.3, that of the base AMI, got {release}" in told) is (code == 2)
+    monkeypatch.setattr(preflight, "examine", lambda *_, **__: [])
+    assert cli.main([*place, "pcluster-3.16-al2023"]) == 0  # without --join no pcluster is asked

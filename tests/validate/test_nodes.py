@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Place
-from gpu_ami.errors import CloudError, MachineError, UsageError
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.report import document
 from gpu_ami.report.document import ONE_MACHINE, HostReport, Report
 from gpu_ami.validate import image_proof, nodes, recorder
@@ -112,6 +112,24 @@ def test_one_machine_alone_needs_no_group_and_proves_no_t4(booted: None, tmp_pat
     assert not any("group" in call for call in cloud.calls) and cloud.launches[0].placement_group == ""
     assert (tier(report)["verdict"], tier(report)["reason"]) == ("UNPROVEN", ONE_MACHINE)
     assert "--nodes" in ONE_MACHINE
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "verdict", "code"),
+    [
+        ("launch", CapacityError("launching: InsufficientInstanceCapacity"), "UNAVAILABLE", 5),
+        ("launch", CloudError("launching: UnauthorizedOperation"), "UNPROVEN", 4),
+        ("create_group", CloudError("creating placement group: UnauthorizedOperation"), "UNPROVEN", 4),
+    ],
+)
+def test_no_capacity_for_all_of_them_or_a_refusal(
+    booted: None, tmp_path: Path, call: str, error: GpuAmiError, verdict: str, code: int
+) -> None:
+    """None of them is launched then, nothing is left, and the image is not blamed."""
+    cloud = Cluster(**{call: error})
+    report = prove_ami(a_group(tmp_path, 3), cloud, [KIND])
+    assert (report.verdict, report.exit_code) == (verdict, code) and str(error) in report.hosts[0].error
+    assert not cloud.launches and not cloud.groups and cloud.calls[-1] == "delete_key"
 
 
 def test_a_check_that_was_not_judged_keeps_the_tier_open(booted: None, tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ class Ecs:
     def is_ready(self, _plan: PlanDocument, _place: Place) -> bool:
         return True
 
+    def require_program(self, _plan: PlanDocument) -> None:
+        """None is asked."""
+
     def require(self, _plan: PlanDocument, cloud: Cloud, name: str) -> None:
         if not name:
             return  # one is made for the proof

@@ -43,6 +43,9 @@ class ParallelCluster:
         return True
 
     def require(self, plan: PlanDocument, _cloud: Cloud, _name: str) -> None:
+        self.require_program(plan)
+
+    def require_program(self, plan: PlanDocument) -> None:
         """UsageError: pcluster is installed in another release, which refuses the AMI. CloudError: it does not run."""
         cli = pcluster.program()
         found, wanted = pcluster.version(cli) if cli else "", _release(plan)

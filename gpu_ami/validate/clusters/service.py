@@ -39,6 +39,9 @@ class Service(Protocol):
     def is_ready(self, plan: PlanDocument, place: Place) -> bool:
         """Whether `--join` without a name has a cluster in that place."""
 
+    def require_program(self, plan: PlanDocument) -> None:
+        """UsageError: a program of this machine that judges the image is of another release. CloudError: it fails."""
+
     def require(self, plan: PlanDocument, cloud: Cloud, name: str) -> None:
         """UsageError, before anything is launched: no such cluster, or no node can join it. CloudError."""
 
