@@ -264,10 +264,10 @@ class Container:
         """Failed: the container has ended, or says nothing until the deadline."""
         assert self.process.stdout is not None
         data = b""
+        poller = select.poll()  # select takes no descriptor from 1024 on
+        poller.register(self.process.stdout, select.POLLIN)
         while not data.endswith(b"\n"):
             left = deadline - time.monotonic()
-            poller = select.poll()  # select takes no descriptor from 1024 on
-            poller.register(self.process.stdout, select.POLLIN)
             if left <= 0 or not poller.poll(left * 1000):
                 raise Failed("the container did not answer in time%s" % self._errors())
             part = os.read(self.process.stdout.fileno(), 1 << 16)
