@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -32,6 +33,12 @@ def noise(seq: int) -> bytes:
     return record(seq, "usb 1-1: new device")
 
 
+def _open_files() -> Iterator[tuple[int, Path]]:
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it was that of the listing
+            yield int(entry.name), entry.readlink()
+
+
 class Bench:
     """The paths of one service, and a kernel ring buffer that keeps every record."""
 
@@ -40,6 +47,7 @@ class Bench:
         self.ring: list[bytes] = []
         self.boot = BOOT
         self.far: socket.socket | None = None
+        self._near = ""  # the service's end of the socket pair, as /proc/self/fd shows it
         (folder / "state").mkdir()
         (folder / "run").mkdir()
         self.options = service_module.Options()
@@ -52,15 +60,25 @@ class Bench:
 
     def start(self) -> Any:
         """Starts a service, which reads the ring buffer from its oldest record as from /dev/kmsg."""
-        if self.far is not None:
-            self.far.close()
+        self.end()
         near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         near.setblocking(False)
         self.far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        self._near = str(Path(f"/proc/self/fd/{near.fileno()}").readlink())
         service = service_module.Service(self.options, kmsg.Source(near.detach()), self.boot)
         for raw in self.ring:
             self.far.send(raw)
         return service
+
+    def end(self) -> None:
+        """Closes what the service had open, as the end of its process does."""
+        if self.far is None:
+            return
+        self.far.close()
+        self.far = None
+        for fd, path in list(_open_files()):
+            if self.folder in path.parents or str(path) == self._near:
+                os.close(fd)
 
     def print(self, *records: bytes) -> None:
         """The kernel prints records."""
@@ -97,8 +115,7 @@ def _lines(folder: Path, name: str) -> list[str]:
 def make_bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
-    if bench.far is not None:
-        bench.far.close()
+    bench.end()
 
 
 def settle(service: Any) -> None:

@@ -249,8 +249,7 @@ def test_kill_at_any_write_loses_cuts_and_repeats_nothing(tmp_path: Path, part: 
         expected = [seq for seq in range(printed + 2) if seq % 4 != 1 or seq >= printed]
         assert bench.seqs() == expected, f"killed in write {countdown}"
         assert len(bench.raw()) == len(expected)
-        assert bench.far is not None
-        bench.far.close()
+        bench.end()
     assert countdown > 15, "the run must have enough writes"
 
 
