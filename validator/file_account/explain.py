@@ -29,6 +29,8 @@ CLASSES = (BASE, PACKAGE, ROLE, DERIVED, MACHINE)
 # Paths that minimal images exclude by settings of their package manager (dpkg.cfg path-exclude, rpm --nodocs).
 _MAY_BE_MISSING = tuple(f"/usr/share/{name}/" for name in ("doc", "man", "locale", "info", "lintian", "help"))
 _FIRST_BOOT = "first boot"
+# Programs that packages of a planned component install setuid; dpkg records no modes.
+_SETUID = {"/usr/bin/nvidia-modprobe": 0o4755}  # makes the driver's device nodes for every user (package of that name)
 _PLAIN_MODES = {"d": (0o755,), "f": (0o644, 0o755, 0o444, 0o555)}
 
 
@@ -194,7 +196,9 @@ class _Explainer:
             return None
         if self._recorded_attributes(entry):
             return ""
-        if (entry.owner, entry.group) != ("root", "root") or entry.mode not in _PLAIN_MODES.get(entry.kind, ()):
+        setuid = entry.kind == "f" and entry.mode == _SETUID.get(entry.path)
+        plain = setuid or entry.mode in _PLAIN_MODES.get(entry.kind, ())
+        if (entry.owner, entry.group) != ("root", "root") or not plain:
             return f"{mode_and_owner(entry)}, package {names} would have root:root"
         return "" if not entry.attributes else f"attributes {', '.join(entry.attributes)}"
 

@@ -14,6 +14,7 @@ from validator.file_account.inventory import Entry, Inventory
 from validator.file_account.recorded import RECORDED
 
 _SHOWN = 5
+_MOST_LINKS = 40  # as the kernel (MAXSYMLINKS)
 _SONAME = re.compile(r"lib.+\.so\.[0-9]+")
 
 
@@ -162,21 +163,25 @@ class RuleProblems:
         return bool(entry.packages or entry.path in self._base.entries or self._of_a_role(entry) or entry.kind == "d")
 
     def _end_of(self, link: Entry) -> tuple[str, Entry | None]:
-        """The path at which a link ends, and the entry there; None if there is none or the links are a circle."""
-        path = link.path
-        for _ in range(20):
-            entry = self._image.entries.get(path)
-            if entry is None or entry.kind != "l":
-                return path, entry
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.target))
-            path = self._merged(path)
-        return path, None
+        """The path at which a link ends, and the entry there; None if there is none or the links are a circle.
 
-    def _merged(self, path: str) -> str:
-        """The path with links of its directories followed, as far as the root's own (/bin, /lib) are concerned."""
-        first, _, rest = path[1:].partition("/")
-        top = self._image.entries.get(f"/{first}")
-        return f"/{top.target.lstrip('/')}/{rest}" if top is not None and top.kind == "l" and rest else path
+        Links among the directories of the path are followed, too.
+        """
+        path, rest, links = "/", link.path.split("/"), 0
+        while rest:
+            part = rest.pop(0)
+            step = posixpath.normpath(posixpath.join(path, part))
+            entry = self._image.entries.get(step)
+            if entry is None or entry.kind != "l":
+                path = step
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                return step, None
+            if entry.target.startswith("/"):
+                path = "/"
+            rest = [*entry.target.split("/"), *rest]
+        return path, self._image.entries.get(path)
 
     def _of_a_role(self, entry: Entry) -> bool:
         return any(rule.matches(entry.path) for rule in self._rules)

@@ -55,6 +55,13 @@ esac
 """
 
 
+# update-initramfs copies what `ldd` lists of its programs, the preloaded library too: such ramdisks are made again.
+_RAMDISKS = f"""\
+command -v lsinitramfs > /dev/null || exit 0
+for file in /boot/initrd.img-*; do
+    [ "$file" -nt /{_OWN}/preload.so ] && lsinitramfs "$file" | grep -q '^{_OWN}/' || continue
+    update-initramfs -u -k "${{file#/boot/initrd.img-}}" || exit
+done"""
 # cloud-init's files of a first boot that is over. Source: cloud-init 22.4, cloudinit/cmd/status.py.
 _CLOUD_INIT = {
     "status.json": {"v1": {"stage": None, "datasource": "sandbox", "modules-final": {"errors": [], "finished": 1}}},
@@ -230,6 +237,7 @@ class SandboxRoot:
         for path in self._mounted:
             run([find_tool("umount", package="mount"), path], timeout=30, error=CloudError)
             path.unlink()
+        self.inside("sh", "-c", _RAMDISKS)
         # What roles have written and removed again is not copied with the image: 1279 MiB become 753. Where the host's
         # file system cannot make holes, it is.
         with contextlib.suppress(CloudError):

@@ -59,6 +59,33 @@ def test_alternatives_lead_to_what_is_explained(target: str, explained: bool) ->
     assert ("/etc/alternatives/cc" not in " ".join(found)) is explained
 
 
+def test_links_of_directories_are_followed() -> None:
+    """As /etc/nvidia/nvidia-535.1, a packaged link to /etc/nvidia/current, in Debian's driver packages."""
+    real = file("/etc/nvidia/current/load.conf", packages=("n",), differs=())
+    folder = Entry("/etc/nvidia/current", "d", 0o755, "root", "root", packages=("n",))
+    by_version = Entry("/etc/nvidia/535", "l", 0o777, "root", "root", target="current", packages=("n",))
+    link = Entry("/etc/alternatives/load", "l", 0o777, "root", "root", target="/etc/nvidia/535/load.conf")
+    back = replace(link, path="/etc/alternatives/back", target="/etc/nvidia/535/../current/load.conf")
+    circle = replace(link, path="/etc/alternatives/circle", target="circle/x")
+    base = system(real, folder, by_version)
+    found = findings(
+        system(real, folder, by_version, link, back, circle),
+        base,
+        rule("/etc/alternatives/*", kinds=("l",), check="link"),
+    )
+    assert [row.split()[0] for row in found] == ["/etc/alternatives/circle"]
+
+
+def test_setuid_programs_of_packages_are_known_by_name() -> None:
+    program = file("/usr/bin/nvidia-modprobe", mode=0o4755, packages=("x",), differs=())
+    assert findings(system(program), system()) == []
+    for wrong in (
+        replace(program, path="/usr/bin/other"), replace(program, mode=0o6755), replace(program, packages=()),
+        replace(program, differs=("content",)), replace(program, group="adm"),
+    ):  # fmt: skip
+        assert len(findings(system(wrong), system())) == 1, wrong
+
+
 def test_an_access_control_list_is_not_what_a_rule_s_program_writes() -> None:
     """One that lets another user read the passwords leaves mode and owner as they were."""
     before = file("/etc/shadow", mode=0o640)
