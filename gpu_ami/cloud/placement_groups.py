@@ -7,12 +7,11 @@ guide, "Placement strategies for your placement groups"; EC2 API reference, Crea
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import aws_errors
+from gpu_ami.cloud import aws_errors, resources
 from gpu_ami.cloud.client import Cloud, tags_of
 from gpu_ami.cloud.launches import tag_list
 from gpu_ami.cloud.resources import Resource
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 KIND = "placement-group"
 UNKNOWN, IN_USE = "InvalidPlacementGroup.Unknown", "InvalidPlacementGroup.InUse"
 # Until the instances of a group have ended; those of large types take minutes.
-_ENDING_SECONDS, _POLL_SECONDS = 300.0, 2.0
+_ENDING_SECONDS = 300.0
 
 
 def create(cloud: Cloud, name: str, tags: Mapping[str, str]) -> None:
@@ -38,18 +37,16 @@ def create(cloud: Cloud, name: str, tags: Mapping[str, str]) -> None:
 
 def delete(cloud: Cloud, name: str, seconds: float = _ENDING_SECONDS) -> None:
     """Deletes a group, which may be in use for so long while its instances end; none of that name is no error."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            with aws_errors.translated(f"removing placement group {name}"):
-                cloud.ec2.delete_placement_group(GroupName=name)
-            return
-        except CloudError as error:
-            if error.code == UNKNOWN:
-                return
-            if error.code != IN_USE or time.monotonic() >= deadline:
-                raise
-        time.sleep(_POLL_SECONDS)
+    resources.retried(lambda: _delete(cloud, name), {IN_USE}, seconds)
+
+
+def _delete(cloud: Cloud, name: str) -> None:
+    try:
+        with aws_errors.translated(f"removing placement group {name}"):
+            cloud.ec2.delete_placement_group(GroupName=name)
+    except CloudError as error:
+        if error.code != UNKNOWN:
+            raise
 
 
 @contextmanager

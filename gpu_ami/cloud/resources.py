@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -118,12 +118,18 @@ def remove(cloud: Cloud, resource: Resource) -> None:
     if resource.untagged:
         _claim(cloud, resource)
     passing = _IN_USE | (_NOT_TAGGED_YET if resource.untagged else set())
-    deadline = time.monotonic() + _IN_USE_SECONDS
+    retried(lambda: _remove(cloud, resource), passing, _IN_USE_SECONDS)
+
+
+def retried(removal: Callable[[], None], passing: Collection[str], seconds: float) -> None:
+    """Tries a removal again for so long while it is refused with one of these codes, or for its rate. CloudError."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            return _remove(cloud, resource)
+            return removal()
         except CloudError as error:
-            if error.code not in passing or time.monotonic() > deadline:
+            passes = error.code in passing or aws_errors.is_throttled(error.code)
+            if not passes or time.monotonic() >= deadline:
                 raise
         time.sleep(_POLL_SECONDS)
 

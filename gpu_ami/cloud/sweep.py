@@ -75,13 +75,17 @@ def key_name(run_id: str) -> str:
 
 def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
     """Removes the leftovers of one place. What cannot be removed is reported; the rest is removed."""
-    swept = _sweep_once(cloud, home, progress, dry_run)
-    seconds = 0.0 if dry_run else _unlisted_seconds(runs.records(home), cloud.place)
-    if seconds <= 0:
-        return swept
-    progress.note(f"AWS may not list yet what a run made just before it died: looking again in {seconds:.0f} s")
-    time.sleep(seconds)
-    return [*(one for one in swept if not one.error), *_sweep_once(cloud, home, progress, dry_run)]
+    swept = []
+    unlisted = 0.0 if dry_run else _unlisted_seconds(runs.records(home), cloud.place)
+    if unlisted > 0:
+        all_listed = time.monotonic() + unlisted
+        swept = [one for one in _sweep_listed(cloud, home, progress, dry_run) if not one.error]
+        seconds = max(all_listed - time.monotonic(), 0.0)
+        progress.note(f"AWS may not list yet what a run made just before it died: looking again in {seconds:.0f} s")
+        time.sleep(seconds)
+    swept += _sweep_listed(cloud, home, progress, dry_run)
+    # Last, for it waits until the instances in a group have ended, which must have been listed by then.
+    return [*swept, *_sweep_listed_apart(cloud, runs.records(home), progress, dry_run)]
 
 
 def _unlisted_seconds(records: Iterable[runs.Record], place: Place) -> float:
@@ -90,7 +94,7 @@ def _unlisted_seconds(records: Iterable[runs.Record], place: Place) -> float:
     return min(last + place.consistent_seconds - time.time(), place.consistent_seconds)
 
 
-def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> list[Swept]:
+def _sweep_listed(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> list[Swept]:
     records = runs.records(home)
     found = []
     listed = resources.tagged(cloud, runs.TAG_RUN)
@@ -108,7 +112,6 @@ def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> 
                 found += [(Resource("key-pair", key, tags), "its run has died") for key in keys]
     swept = [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
     swept += [] if dry_run else _sweep_schedules(cloud, records, progress)
-    swept += _sweep_listed_apart(cloud, records, progress, dry_run)
     return [*swept, *_sweep_log_groups(cloud, records, progress, dry_run)]
 
 
@@ -170,7 +173,7 @@ def _sweep_schedules(cloud: Cloud, records: Iterable[runs.Record], progress: Pro
 def _sweep_listed_apart(
     cloud: Cloud, records: Iterable[runs.Record], progress: Progress, dry_run: bool
 ) -> Iterator[Swept]:
-    """Removes what has calls of its own, after the instances in it. It is free: a caller may lack the permission."""
+    """Removes what has list calls of its own. It is free: a caller may lack the permission."""
     for what, listed in _LISTED_APART.items():
         try:
             found = listed(cloud)

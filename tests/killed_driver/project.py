@@ -107,7 +107,7 @@ def quickened() -> Iterator[None]:
         patch.setattr("time.sleep", lambda seconds: sleep(seconds / SPEED))
         patch.setattr(cloud, "load_place", lambda file: replace(load_place(file), consistent_seconds=12.0 / SPEED))
         # What sweep waits for is in this clock already: divided again, it looked while lists still lacked an instance.
-        patch.setattr(cloud_sweep, "time", SimpleNamespace(sleep=sleep, time=time.time))
+        patch.setattr(cloud_sweep, "time", SimpleNamespace(sleep=sleep, time=time.time, monotonic=time.monotonic))
         yield
 
 
