@@ -92,9 +92,18 @@ class Joining:
         joined.write(file, self.service.described(self.proven, self.cluster, found, ami))
 
     def check(
-        self, proof: Proof, host: HostRecord, target: Target, machines: Sequence[Machine], file: Path, ami: str
+        self,
+        proof: Proof,
+        host: HostRecord,
+        target: Target,
+        machines: Sequence[Machine],
+        file: Path,
+        ami: str,
+        after: str = "",
     ) -> None:
         """The checks of tier TN on the machines, in the first one's report. file: for what they read of the cluster.
+
+        after: the restart that they run after.
 
         MachineLost, ChecksIncomplete (what had been judged is in the report), MachineError, CloudError.
         """
@@ -102,9 +111,10 @@ class Joining:
         names = [machine.instance_id for machine in machines]
         of = self.cluster
         facts = {"service": of.service, "version": of.version, "name": of.name, "own": of.own, "nodes": names}
-        host.report = host.report.with_facts(cluster=facts)
-        stage = f"check {host.report.instance_type} {self.service.stage}"
-        nodes.check_all(proof, host, target, names, self.proven.cloud, f"--join={file}", stage)
+        if not after:
+            host.report = host.report.with_facts(cluster=facts)
+        stage = f"check {host.report.instance_type} {self.service.stage}{f' after {after}' if after else ''}"
+        nodes.check_all(proof, host, target, names, self.proven.cloud, f"--join={file}", stage, after)
 
     def leave(self, instance_ids: Sequence[str]) -> None:
         """Takes the machines out of the cluster, before they are terminated."""

@@ -26,6 +26,8 @@ from gpu_ami.validate.recorder import HostRecord, Recorder
 from gpu_ami.validate.validator_process import Target
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpu_ami.recipes import PlanDocument
 
 
@@ -225,7 +227,7 @@ def _prove_host(
     if peers and (peers.instance_ids or joining):
         _prove_together(proof, boot, host, machine, ami, peers, joining)
     try:
-        _prove_restarts(proof, boot, host, machine)
+        _prove_restarts(proof, boot, host, machine, ami, joining)
     except GpuAmiError as error:
         record_error(host, error)
 
@@ -242,17 +244,23 @@ def _prove_together(
     """The checks of nodes and of all machines, after those that need the first one untouched; then the others end."""
     try:
         if machine is not None:
-            machines, folder = [machine, *peers.machines()], boot.run.folder
+            machines = [machine, *peers.machines()]
             if joining:
-                joining.check(proof, host, _target(machine), machines, folder / "join.json", ami)
+                joining.check(proof, host, _target(machine), machines, _join_file(boot, host), ami)
             if peers.instance_ids:
-                nodes.check(proof, host, _target(machine), machines, boot.cloud, folder / "nodes.json")
+                file = boot.run.folder / "nodes.json"
+                nodes.check(proof, host, _target(machine), machines, boot.cloud, file)
     except GpuAmiError as error:
         record_error(host, error)
     finally:
         if peers.instance_ids:
             nodes.keep_consoles(proof, host, boot.cloud, peers.instance_ids)
             peers.terminate()
+
+
+def _join_file(boot: Boot, host: HostRecord) -> Path:
+    """One for each instance type: they are checked side by side."""
+    return boot.run.folder / f"join-{host.report.instance_id}.json"
 
 
 def _target(machine: Machine) -> Target:
@@ -267,7 +275,14 @@ def _target(machine: Machine) -> Target:
     )
 
 
-def _prove_restarts(proof: Proof, boot: Boot, host: HostRecord, machine: Machine | None) -> None:
+def _prove_restarts(
+    proof: Proof,
+    boot: Boot,
+    host: HostRecord,
+    machine: Machine | None,
+    ami: str = "",
+    joining: cluster.Joining | None = None,
+) -> None:
     """Each restart in turn, whatever the checks have said so far, as long as there is a machine to restart."""
     gone = host.report.error.partition("\n")[0] if machine is None else ""
     for how in restarts.RESTARTS:
@@ -285,6 +300,8 @@ def _prove_restarts(proof: Proof, boot: Boot, host: HostRecord, machine: Machine
         try:
             machine = _prove_restart(proof, boot, host, machine, how)
             gone = f"{how} did not bring the machine back" if machine is None else ""
+            if machine is not None and joining and joining.service.returns:
+                joining.check(proof, host, _target(machine), [machine], _join_file(boot, host), ami, how)
         finally:
             _keep_console(proof, boot.cloud, host, how)
 

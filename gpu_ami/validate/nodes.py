@@ -153,8 +153,8 @@ def known_of(instance_type: str, nodes: int) -> tuple[bool, nccl_tests.Floor | N
     return gpu_direct, nccl_tests.Floor(**{key: row[key] for key in keys})
 
 
-def _evidence(proof: Proof, host: HostRecord) -> Path:
-    return proof.evidence(Target(host.report.host, name=f"{host.report.evidence}-nodes"))
+def _evidence(proof: Proof, host: HostRecord, after: str = "") -> Path:
+    return proof.evidence(Target(host.report.host, name=f"{host.report.evidence}-nodes"), after)
 
 
 def keep_consoles(proof: Proof, host: HostRecord, cloud: Cloud, instance_ids: Sequence[str]) -> None:
@@ -185,14 +185,27 @@ def check(
 
 
 def check_all(
-    proof: Proof, host: HostRecord, target: Target, names: Sequence[str], cloud: Cloud, option: str, stage: str
+    proof: Proof,
+    host: HostRecord,
+    target: Target,
+    names: Sequence[str],
+    cloud: Cloud,
+    option: str,
+    stage: str,
+    after: str = "",
 ) -> None:
     """A pass of its own with an option of the validator, while all instances are watched; in the first one's report.
 
-    MachineLost, ChecksIncomplete, MachineError.
+    after: the restart that it is after. MachineLost, ChecksIncomplete, MachineError.
     """
-    folder = _evidence(proof, host)
-    options = [*proof.options, option, "--no-evidence", f"--check-deadline={_CHECK_SECONDS:g}"]
+    folder = _evidence(proof, host, after)
+    options = [
+        *proof.options,
+        *([f"--after={after}"] if after else []),
+        option,
+        "--no-evidence",
+        f"--check-deadline={_CHECK_SECONDS:g}",
+    ]
     started: list[Popen[bytes]] = []
 
     def stop(_reason: str) -> None:
@@ -202,7 +215,7 @@ def check_all(
     with proof.progress.stage(stage, host.report.name), ExitStack() as stack:
         watches = [stack.enter_context(Watch(cloud, name, stop)) for name in names]
         try:
-            results = proof.run_checks(target, folder, options, started.append, more_seconds=_MORE_SECONDS)
+            results = proof.run_checks(target, folder, options, started.append, after, more_seconds=_MORE_SECONDS)
         except ChecksIncomplete as error:
             host.report = host.report.with_own_pass(error.results)
             lost = [watch.reason for watch in watches if watch.reason]

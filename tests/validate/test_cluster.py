@@ -17,6 +17,7 @@ from gpu_ami.report import document
 from gpu_ami.report.certificate import not_proven
 from gpu_ami.report.document import NO_CLUSTER, HostReport, Report
 from gpu_ami.validate import cluster
+from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
 from tests.report.examples import a_check
 from tests.validate.scripted_proof import ROLES, Scripted, a_proof, prove_ami
@@ -84,6 +85,25 @@ def test_one_machine_is_a_cluster_of_its_own(booted: None, tmp_path: Path) -> No
     }  # fmt: skip
     assert tier(report)["verdict"] == "PASS" and tier(report)["checks"] == 2
     assert not any("no ParallelCluster cluster was joined" in line for line in not_proven(report, ()))
+
+
+def test_the_checks_after_a_restart_are_those_that_survive_it(tmp_path: Path) -> None:
+    proof = a_join(tmp_path)
+    seen: list[Sequence[str]] = []
+
+    def run_checks(target: Target, folder: Path, options: Sequence[str], *_: Any, **__: Any) -> HostResults:
+        seen.append(options)
+        return HostResults(target.url, (a_check("node_in_eks", "PASS", id=f"{folder.name}", tier="TN"),))
+
+    proof.run_checks = run_checks  # type: ignore[method-assign]
+    service = SimpleNamespace(stage="as a node", described=lambda *_: joined.Joined("eks", ()))
+    of = SimpleNamespace(service="EKS", version="1.34", name="c", own=True)
+    host = HostRecord(HostReport(KIND, FIRST, host="ssh://x"))
+    made: Any = cluster.Joining(service, SimpleNamespace(cloud=Tagged()), of, lambda remove: remove())  # type: ignore[arg-type]
+    for after in ("", "reboot"):
+        made.check(proof, host, Target("ssh://x", KIND), [], tmp_path / "join.json", "ami-1", after)
+    assert ["--after=reboot" in options for options in seen] == [False, True]
+    assert [check.id for check in host.report.checks] == [f"{KIND}-nodes", "after-reboot"]
 
 
 def test_all_machines_are_its_nodes_before_they_work_together(booted: None, tmp_path: Path) -> None:

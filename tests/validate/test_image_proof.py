@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,14 +45,15 @@ from tests.validate.scripted_proof import (
 from validator.results import CarriedOver, HostResults
 
 
-def prove(world: World, scripted: Scripted, gone: bool = False) -> HostReport:
+def prove(world: World, scripted: Scripted, gone: bool = False, joining: Any = None) -> HostReport:
     boot = a_boot(world)
+    boot.run.folder = scripted.out  # type: ignore[misc]
     host = HostRecord(HostReport("g5.12xlarge", "i-1", restarts=RESTARTS))
     if gone:
         boot.follow = lambda *_: (_ for _ in ()).throw(MachineError("i-1: SSH login failed"))  # type: ignore[method-assign,assignment]
     else:
         boot.follow = lambda *_: a_machine()  # type: ignore[method-assign]
-    image_proof._prove_host(scripted, boot, host)
+    image_proof._prove_host(scripted, boot, host, None, "ami-1", joining)
     return host.report
 
 
@@ -72,6 +74,21 @@ def distinct_boots(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second restart must not find the boot id of the first one."""
     numbers = iter(range(100))
     monkeypatch.setattr(login, "_boot_id", lambda line: "boot-old" if line.boot == "old" else f"b{next(numbers)}")
+
+
+@pytest.mark.parametrize(("returns", "passes"), [(True, [REBOOT, STOP_START]), (False, [])])
+def test_a_node_joins_its_cluster_again_after_each_restart(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returns: bool, passes: list[str]
+) -> None:
+    distinct_boots(monkeypatch)
+    asked: list[str] = []
+
+    def check(_proof: Any, _host: Any, _target: Any, machines: Any, _file: Path, ami: str, after: str) -> None:
+        assert len(machines) == 1 and ami == "ami-1"
+        asked.append(after)
+
+    prove(world, a_proof(tmp_path), joining=SimpleNamespace(service=SimpleNamespace(returns=returns), check=check))
+    assert asked == passes
 
 
 def test_both_restarts_and_all_checks_again(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """An ECS image as a container instance of a cluster (tier TN): its agent, its GPUs, and tasks on all of them.
 
-They run with `--join` alone. The image of the tasks is made on the machine, of its own files: no registry is needed.
+They run with `--join` alone, and again after a restart. Of several machines the first one runs the tasks; the agents of
+all are connected. The image of the tasks is made on the machine, of its own files: no registry is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, compute, containers, joined
 
-pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_ecs")]
+pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_ecs"), pytest.mark.survives]
 
 # The agent starts at the end of a boot, and this machine has booted; an agent that failed waits up to a minute or two.
 CONNECT_SECONDS = 300.0
@@ -37,12 +38,17 @@ _CLUSTER = "cat /var/lib/ecs/ecs.config /etc/ecs/ecs.config 2>/dev/null | sed -n
 
 @dataclass(frozen=True)
 class Registered:
-    """The machine's registration; None, with the reason, where there is none that ECS hears."""
+    """The machine's registration; None, with the reason, where there is none that ECS hears.
+
+    active: how many ACTIVE registrations it has. lost: instances beside it of which ECS hears no agent.
+    """
 
     cluster: joined.Joined
     service: ContainerService
     instance: ContainerInstance | None
     why: str = ""
+    active: int = 1
+    lost: tuple[str, ...] = ()
 
     def require(self) -> ContainerInstance:
         """UNPROVEN where there is none: the check of the agent has failed for that."""
@@ -61,13 +67,27 @@ def registered(cluster_file: joined.Joined, cloudwatch: CloudWatch, host: Any, m
 
     found = cloudwatch.wait(look, CONNECT_SECONDS)
     if found is not None:
-        return Registered(cluster_file, service, found)
+        active = sum(row.status == ACTIVE for row in seen)
+        return Registered(cluster_file, service, found, "", active, _lost(cluster_file, service, machine.instance_id))
     named = host.run(_CLUSTER).stdout.strip() or "default"
     why = f"not registered in {cluster_file.cluster}" if not seen else "registered, but its agent is not connected"
     if named != cluster_file.cluster:
         why += f"; ECS_CLUSTER of its agent is {named}"
     said = host.run(_ERRORS).stdout.strip()
     return Registered(cluster_file, service, None, f"{why}; {said or f'no error in {_AGENT_LOG}'}")
+
+
+def _lost(cluster: joined.Joined, service: ContainerService, instance_id: str) -> tuple[str, ...]:
+    """The other machines of which ECS hears no agent within the same time, which began with the first one's boot."""
+    others = [node.name for node in cluster.nodes if node.name != instance_id]
+
+    def look() -> bool | None:
+        return not silent() or None
+
+    def silent() -> list[str]:
+        return [name for name in others if not any(row.connected for row in service.instances(name))]
+
+    return () if not others or service.cloudwatch.wait(look, CONNECT_SECONDS) else tuple(silent())
 
 
 @pytest.fixture(scope="module")
@@ -166,13 +186,20 @@ def tasks(host: Any, registered: Registered) -> Iterator[Tasks]:
 
 
 def test_agent_connects_to_the_cluster(registered: Registered, observe: Observe) -> None:
-    """The agent has registered the machine as one container instance, which is ACTIVE, and ECS hears the agent."""
+    """The agent has registered each machine as one container instance, which is ACTIVE, and ECS hears the agent."""
     instance, cluster = registered.instance, registered.cluster.cluster
     observe(vars(instance) if instance else registered.why, f"{ACTIVE} and connected in {cluster}")
     if instance is None:
         observe.fail(f"{registered.why} (after {CONNECT_SECONDS:.0f} s)")
     if instance.status != ACTIVE:
         observe.fail(f"status of the container instance: expected {ACTIVE}, got {instance.status}")
+    if registered.active != 1:
+        observe.fail(
+            f"{registered.active} {ACTIVE} container instances of this machine: its agent has lost its state"
+            " (/var/lib/ecs/data), and has registered once more"
+        )
+    if registered.lost:
+        observe.fail(f"not connected to {cluster} within {CONNECT_SECONDS:.0f} s: {', '.join(registered.lost)}")
 
 
 def test_agent_registers_every_gpu(registered: Registered, uuids: list[str], observe: Observe) -> None:

@@ -1,7 +1,8 @@
 """An EKS image as a node of a cluster (tier TN): Ready, every GPU allocatable, pods on them.
 
-They run with `--join` alone, on a machine whose user data names the cluster. Pods and image of the checks are removed
-after the last one.
+They run with `--join` alone, on a machine whose user data names the cluster, and again after a restart. Of several
+machines the first one runs the pods; all are Ready and have their GPUs. Pods and image of the checks are removed after
+the last one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from validator.plan import planned_instance_type
 from validator.plan_document import NodeRole, PlanDocument, section
 from validator.probes import MachineUnderTest, containers, eks_node, joined, kubernetes
 
-pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_eks")]
+pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_eks"), pytest.mark.survives]
 
 _UNITS = ("nodeadm-config.service", "nodeadm-run.service", "kubelet.service", "containerd.service")
 _SAYS = "journalctl --no-pager -o cat -n 200 -u %s | grep -E '^E[0-9]{4} |rror|ailed' | tail -n 3"
@@ -60,26 +61,37 @@ def cluster(
 
 @dataclass(frozen=True)
 class Found:
-    """The node as it was found, or why it is not there; what its kubelet logs of errors."""
+    """The node as it was found, or why it is not there; what its kubelet logs of errors.
+
+    boot_id: of the machine; after: the restart that it is found after, "" for its first boot.
+    """
 
     node: Mapping[str, Any] | None
     error: str = ""
     log: str = ""
+    boot_id: str = ""
+    after: str = ""
+
+    def defects(self) -> list[str]:
+        """Why the node is not Ready in this boot; none where there is no node."""
+        return eks_node.defects(self.node, self.boot_id) if self.node else []
 
     def require(self) -> Mapping[str, Any]:
         """Skips as UNPROVEN what needs a node that is Ready."""
         if self.node is None:
             return unproven(f"no node: {self.error}")
-        wrong = eks_node.defects(self.node)
+        wrong = self.defects()
         return unproven(f"the node is not Ready: {'; '.join(wrong)}") if wrong else self.node
 
 
 @pytest.fixture(scope="module")
-def found(host: Any, cluster: eks_node.Cluster) -> Found:
+def found(request: pytest.FixtureRequest, host: Any, cluster: eks_node.Cluster) -> Found:
     """The node, as soon as it is Ready and pods can be scheduled on it, or after five minutes."""
 
+    boot_id = output(host, "cat /proc/sys/kernel/random/boot_id").strip()
+
     def is_usable(node: Mapping[str, Any]) -> bool:
-        return not eks_node.defects(node)
+        return not eks_node.defects(node, boot_id)
 
     try:
         node = cluster.wait_node(eks_node.READY_SECONDS, is_usable)
@@ -88,7 +100,23 @@ def found(host: Any, cluster: eks_node.Cluster) -> Found:
     if node is None:
         waited = f"no node has registered with providerID aws:///…/{cluster.instance_id}"
         return Found(None, f"{waited} within {eks_node.READY_SECONDS:.0f} s", _log(host))
-    return Found(node, log="" if is_usable(node) else _log(host))
+    after = str(request.config.getoption("after") or "")
+    return Found(node, "", "" if is_usable(node) else _log(host), boot_id, after)
+
+
+@pytest.fixture(scope="module")
+def others(cluster_file: joined.Joined, cluster: eks_node.Cluster) -> dict[str, Mapping[str, Any] | None]:
+    """The nodes of the other machines, by instance: each as soon as it is Ready, all within five minutes."""
+    names = [machine.name for machine in cluster_file.nodes if machine.name != cluster.instance_id]
+    deadline = cluster.clock() + eks_node.READY_SECONDS
+
+    def wait(name: str) -> Mapping[str, Any] | None:
+        return cluster.wait_node(deadline - cluster.clock(), lambda node: not eks_node.defects(node), name)
+
+    try:
+        return {name: wait(name) for name in names}
+    except kubernetes.ApiError as error:
+        return unproven(f"the other machines were not looked at: the cluster's API: {error}")
 
 
 def _log(host: Any) -> str:
@@ -112,29 +140,34 @@ def test_nodeadm_and_its_units_ended_well(host: Any, observe: Observe) -> None:
         observe.fail(f"{'; '.join(wrong)}; {_log(host)}")
 
 
-def test_node_is_ready(found: Found, cluster: eks_node.Cluster, observe: Observe) -> None:
-    """The node of this instance is Ready, and none of its other conditions is True (memory, disk or PID pressure)."""
+def test_node_is_ready(found: Found, others: dict[str, Mapping[str, Any] | None], observe: Observe) -> None:
+    """Each machine's node is Ready, and none of its other conditions is True (memory, disk or PID pressure)."""
     if found.node is None:
         observe.fail(f"{found.error}; {found.log}")
     rows = kubernetes.conditions(found.node)
     observe({name: status for name, (status, _) in rows.items()}, "Ready: True, all others False")
-    wrong = eks_node.defects(found.node)
-    if wrong:
+    if wrong := found.defects():
         observe.fail(f"node {found.node['metadata']['name']}: {'; '.join(wrong)}; {found.log}")
+    lost = {name: eks_node.defects(node) if node else ["no node has registered"] for name, node in others.items()}
+    observe(f"{sum(not wrong for wrong in lost.values())} of {len(lost)} other machines", "all are Ready")
+    if any(lost.values()):
+        observe.fail("; ".join(f"node of {name}: {', '.join(wrong)}" for name, wrong in lost.items() if wrong))
 
 
 def test_node_stays_ready(host: Any, found: Found, cluster: eks_node.Cluster, observe: Observe) -> None:
     """The node stays Ready, and kubelet runs on. From one that flaps the cluster evicts pods, and jobs start again.
 
-    That it became Ready once is how a node starts: before that, and before it registered, nothing counts.
+    That it became Ready once is how a node starts: before that, and before it registered, nothing counts. After a
+    restart it has long been registered, and what happened before it was Ready again is part of that start.
     """
-    registered, before = eks_node.joined_at(found.require()), eks_node.ready_since(found.require())
+    node, before = found.require(), eks_node.ready_since(found.require())
+    registered = before[1] if found.after else eks_node.joined_at(node)
     first = eks_node.kubelet_run(output(host, eks_node.KUBELET_RUN))
     try:
-        node = cluster.wait_node(eks_node.STEADY_SECONDS, lambda node: eks_node.ready_since(node) != before)
+        then = cluster.wait_node(eks_node.STEADY_SECONDS, lambda node: eks_node.ready_since(node) != before)
     except kubernetes.ApiError as error:
         unproven(f"the node was not watched to the end: the cluster's API: {error}")
-    after = eks_node.ready_since(node) if node else ("no node", "")
+    after = eks_node.ready_since(then) if then else ("no node", "")
     last = eks_node.kubelet_run(output(host, eks_node.KUBELET_RUN))
     observe([" since ".join(after), f"kubelet {last}"], [" since ".join(before), f"kubelet {first}"])
     wrong = [f"Ready was {before[0]} since {before[1]}, and then {' since '.join(after)}"] if after != before else []
@@ -170,9 +203,14 @@ def test_versions_are_the_image_s(host: Any, plan: PlanDocument, found: Found, o
 
 
 def test_every_gpu_is_allocatable(
-    plan: PlanDocument, machine: MachineUnderTest, cluster: eks_node.Cluster, found: Found, observe: Observe
+    plan: PlanDocument,
+    machine: MachineUnderTest,
+    cluster: eks_node.Cluster,
+    found: Found,
+    others: dict[str, Mapping[str, Any] | None],
+    observe: Observe,
 ) -> None:
-    """Pods can have each GPU of the instance type: the device plug-in has registered all of them with kubelet."""
+    """Pods can have each GPU of each machine: the device plug-in has registered all of them with kubelet."""
     gpus = _gpus(plan, machine)
     found.require()
     count = _registered(cluster, gpus)
@@ -181,6 +219,11 @@ def test_every_gpu_is_allocatable(
         observe.fail(f"no {eks_node.GPU} on the node: does a device plug-in of the cluster run on it? expected {gpus}")
     if count != gpus:
         observe.fail(f"allocatable {eks_node.GPU}: expected {gpus}, got {count}")
+    counts = {name: _registered(cluster, gpus, name) for name, node in others.items() if node}
+    observe([count, *counts.values()], gpus)
+    wrong = [f"{name} has {count or 0}" for name, count in counts.items() if count != gpus]
+    if wrong:
+        observe.fail(f"allocatable {eks_node.GPU}: expected {gpus} of each machine; {', '.join(wrong)}")
 
 
 def test_every_efa_interface_is_allocatable(
@@ -244,10 +287,14 @@ def test_a_pod_on_all_gpus_computes(
         observe.fail(f"the pod ended with {result.exit_code}: {'; '.join(wrong) or result.message}")
 
 
-def _registered(cluster: eks_node.Cluster, gpus: int) -> int | None:
+def _registered(cluster: eks_node.Cluster, gpus: int, instance_id: str = "") -> int | None:
     """How many GPUs pods can have, as soon as it is so many, or after two minutes; None: of no device plug-in."""
+
+    def has_all(node: Mapping[str, Any]) -> bool:
+        return eks_node.allocatable(node, eks_node.GPU) == gpus
+
     try:
-        node = cluster.wait_node(eks_node.DEVICE_SECONDS, lambda node: eks_node.allocatable(node, eks_node.GPU) == gpus)
+        node = cluster.wait_node(eks_node.DEVICE_SECONDS, has_all, instance_id)
     except kubernetes.ApiError as error:
         unproven(str(error))
     return eks_node.allocatable(node, eks_node.GPU) if node else None

@@ -38,18 +38,23 @@ class Cluster:
     clock: Callable[[], float] = time.monotonic
     _pods: list[str] = field(default_factory=list)
 
-    def node(self) -> dict[str, Any] | None:
-        """The node object of the instance, by its providerID; None where it has not registered. ApiError."""
+    def node(self, instance_id: str = "") -> dict[str, Any] | None:
+        """The node object of an instance, by its providerID; None where it has not registered. ApiError.
+
+        instance_id: "" for the instance that is checked.
+        """
         for node in self.api.get("/api/v1/nodes")["items"]:
-            if str(node["spec"].get("providerID", "")).rpartition("/")[2] == self.instance_id:
+            if str(node["spec"].get("providerID", "")).rpartition("/")[2] == (instance_id or self.instance_id):
                 return dict(node)
         return None
 
-    def wait_node(self, seconds: float, is_it: Callable[[Mapping[str, Any]], bool]) -> dict[str, Any] | None:
+    def wait_node(
+        self, seconds: float, is_it: Callable[[Mapping[str, Any]], bool], instance_id: str = ""
+    ) -> dict[str, Any] | None:
         """The node as soon as `is_it`, or as it is after so many seconds. ApiError."""
         deadline = self.clock() + seconds
         while True:
-            node = self.node()
+            node = self.node(instance_id)
             if (node is not None and is_it(node)) or self.clock() >= deadline:
                 return node
             self.sleep(_POLL_SECONDS)
@@ -103,9 +108,16 @@ def _hostname(node: Mapping[str, Any]) -> str:
     return str(labels.get("kubernetes.io/hostname", node["metadata"]["name"]))
 
 
-def defects(node: Mapping[str, Any]) -> list[str]:
-    """Why a node is not Ready, and what its kubelet warns of: `Ready` is True, every other condition is not."""
-    rows = conditions(node)
+def defects(node: Mapping[str, Any], boot_id: str = "") -> list[str]:
+    """Why a node is not Ready, and what its kubelet warns of: `Ready` is True, every other condition is not.
+
+    boot_id: of the machine, "" where it is not known. What kubelet reported before a reboot says nothing of the node.
+    """
+    rows, reported = conditions(node), str(node["status"].get("nodeInfo", {}).get("bootID", ""))
+    if boot_id and reported != boot_id:
+        return [
+            f"its kubelet has not reported since the machine's boot {boot_id}, the last time from {reported or '?'}"
+        ]
     if "Ready" not in rows:
         return ["no condition Ready"]
     wrong = [f"Ready is {rows['Ready'][0]}: {rows['Ready'][1]}"] if rows["Ready"][0] != "True" else []

@@ -22,6 +22,7 @@ class Ecs:
     """See `service.Service`."""
 
     stage = "as a container instance of an ECS cluster"
+    returns = True
 
     def name_of(self, join: str, place_s: str) -> str:
         return join or place_s

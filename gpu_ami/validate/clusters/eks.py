@@ -30,6 +30,7 @@ class Eks:
     """See `service.Service`."""
 
     stage = "as a node of an EKS cluster"
+    returns = True
 
     def name_of(self, join: str, place_s: str) -> str:
         return join or place_s

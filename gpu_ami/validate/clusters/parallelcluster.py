@@ -29,6 +29,7 @@ class ParallelCluster:
     """See `service.Service`."""
 
     stage = "as a node of a Slurm cluster"
+    returns = False  # ParallelCluster replaces a node that does not answer, and the checks start Slurm themselves
 
     def name_of(self, join: str, _place_s: str) -> str:
         if join:

@@ -32,6 +32,7 @@ class Service(Protocol):
     """One service. A cluster's name is "" where none was given."""
 
     stage: str  # what its checks are of, in the progress
+    returns: bool  # whether a node that was restarted is one again, by itself
 
     def name_of(self, join: str, place_s: str) -> str:
         """The cluster's name: what --join says, else the place's. UsageError: it takes no name, or needs one."""

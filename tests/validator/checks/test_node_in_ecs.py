@@ -97,6 +97,8 @@ def tasks(result: str = written(), service: Service | None = None, **host: Any) 
         (registered(), "PASS", ""),
         (registered(None, "not registered in gpu-nodes"), "FAIL", "not registered in gpu-nodes (after 300 s)"),
         (registered(replace(INSTANCE, status="DRAINING")), "FAIL", "expected ACTIVE, got DRAINING"),
+        (replace(registered(), active=2), "FAIL", "2 ACTIVE container instances of this machine: its agent has lost"),
+        (replace(registered(), lost=("i-2",)), "FAIL", "not connected to gpu-nodes within 300 s: i-2"),
     ],
 )
 def test_agent(judge: Judge, made: Registered, verdict: str, message: str) -> None:
@@ -235,6 +237,15 @@ def test_a_machine_that_does_not_come_says_why(
     fixture = checks.registered.__wrapped__  # type: ignore[attr-defined]
     found = fixture(FILE, Waits(*rows), table_host(host), FakeMachine({"instance-id": "i-1"}))
     assert (found.instance is None) == bool(why) and why in found.why, found
+
+
+def test_every_registration_and_machine_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"i-1": [INSTANCE, replace(INSTANCE, arn="arn:0", connected=False)], "i-2": [INSTANCE], "i-3": []}
+    monkeypatch.setattr(checks.ContainerService, "instances", lambda _, name: rows[name])
+    file = replace(FILE, nodes=tuple(Node(name, "u") for name in rows))
+    fixture = checks.registered.__wrapped__  # type: ignore[attr-defined]
+    found = fixture(file, Waits(), table_host({}), SimpleNamespace(instance_id="i-1"))
+    assert (found.active, found.lost) == (2, ("i-3",))
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import PLAN, Judge
-from tests.validator.probes.test_eks_node import Api, a_cluster, a_node, ended
+from tests.validator.checks.conftest import PLAN, Judge, table_host
+from tests.validator.probes.test_eks_node import BOOT_ID, Api, a_cluster, a_node, ended
 from validator.checks import node_in_eks as checks
 from validator.checks.node_in_eks import Found
 from validator.plan import as_plan
+from validator.probes import joined
+from validator.probes import nodes as node_files
 from validator.probes.kubernetes import ApiError
 
 (ROW,) = PLAN["instance_types"]
 IMAGE = ("localhost/gpu-ami-probe:r", "/usr/bin/python3")
+BOOT = {"cat /proc/sys/kernel/random/boot_id": f"{BOOT_ID}\n"}
 JOURNAL = {"journalctl *": "E1125 x509: certificate signed by unknown authority\n"}
 LISTED = {
     "nvidia-smi -L": "GPU 0: A (UUID: GPU-1)\nGPU 1: A (UUID: GPU-2)\n",
@@ -82,12 +86,60 @@ def test_units(judge: Judge, states: dict[str, str], verdict: str, message: str)
     ],
 )
 def test_readiness(judge: Judge, api: Any, verdict: str, message: str) -> None:
-    from tests.validator.checks.conftest import table_host
-
-    cluster = a_cluster(api)
-    found = checks.found.__wrapped__(table_host(JOURNAL), cluster)  # type: ignore[attr-defined]
-    judged = judge(checks.test_node_is_ready, {}, found=found, cluster=cluster)
+    found = find(JOURNAL | BOOT, api)
+    judged = judge(checks.test_node_is_ready, {}, found=found, others={})
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+def test_a_node_that_was_ready_before_the_reboot_is_not_ready(judge: Judge) -> None:
+    """The cluster shows Ready for 50 s without an answer of the node's kubelet."""
+    found = find(JOURNAL | {"cat /proc/sys/kernel/random/boot_id": "after\n"}, Api(a_node()), "reboot")
+    judged = judge(checks.test_node_is_ready, {}, found=found, others={})
+    assert (judged.verdict, "has not reported since the machine's boot after" in judged.message) == ("FAIL", True)
+    judged = judge(checks.test_versions_are_the_image_s, VERSIONS, plan=plan(), found=found)
+    assert judged.verdict == "PASS", "what the node is made of is the same"
+
+
+class Two(Api):
+    """A cluster of two nodes."""
+
+    def __init__(self, second: Any) -> None:
+        super().__init__()
+        self.nodes = [a_node(), *([second] if second else [])]
+
+    def get(self, path: str) -> Any:
+        return {"items": self.nodes}
+
+
+def second(gpus: int = 2, **conditions: str) -> Any:
+    return a_node(gpus, **conditions) | {"spec": {"providerID": "aws:///us-east-1a/i-2"}}
+
+
+@pytest.mark.parametrize(
+    ("node", "check", "verdict", "message"),
+    [
+        (second(), checks.test_node_is_ready, "PASS", ""),
+        (None, checks.test_node_is_ready, "FAIL", "node of i-2: no node has registered"),
+        (second(Ready="False"), checks.test_node_is_ready, "FAIL", "node of i-2: Ready is False: Ready it is"),
+        (second(), checks.test_every_gpu_is_allocatable, "PASS", ""),
+        (second(1), checks.test_every_gpu_is_allocatable, "FAIL", "expected 2 of each machine; i-2 has 1"),
+    ],
+)
+def test_all_machines_are_nodes(judge: Judge, node: Any, check: Any, verdict: str, message: str) -> None:
+    api = a_cluster(Two(node))
+    file = joined.Joined("eks", tuple(node_files.Node(name, "ssh://x") for name in ("i-1", "i-2")))
+    values: dict[str, Any] = {"plan": plan(), "cluster": api, "found": Found(a_node())}
+    values["others"] = checks.others.__wrapped__(file, api)  # type: ignore[attr-defined]
+    judged = judge(check, {}, **values)
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+def find(table: Any, api: Any, after: str = "") -> Found:
+    """What the fixture `found` gives to the checks."""
+    request = SimpleNamespace(config=SimpleNamespace(getoption=lambda _name: after))
+    found = checks.found.__wrapped__(request, table_host(table), a_cluster(api))  # type: ignore[attr-defined]
+    assert isinstance(found, Found)
+    return found
 
 
 class Flaps(Api):
@@ -165,6 +217,20 @@ def test_steadiness(judge: Judge, api: Any, table: dict[str, Any], verdict: str,
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 
 
+@pytest.mark.parametrize(
+    ("time", "verdict", "message"),
+    [
+        ("10:00:19", "PASS", ""),  # before it was Ready again
+        ("10:00:40", "FAIL", "after the node had joined at 2026-11-25T10:00:20Z"),
+    ],
+)
+def test_after_a_reboot_kubelet_starts_once_more(judge: Judge, time: str, verdict: str, message: str) -> None:
+    table = JOURNAL | {KUBELET: run(2, time)}
+    found = Found(STEADY, after="reboot")
+    judged = judge(checks.test_node_stays_ready, table, cluster=a_cluster(Api(STEADY)), found=found)
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
 def test_node_that_is_not_ready_is_not_watched(judge: Judge) -> None:
     found = Found(since("False", "2026-11-25T10:00:20Z"))
     judged = judge(checks.test_node_stays_ready, {}, cluster=a_cluster(Api(STEADY)), found=found)
@@ -205,14 +271,15 @@ def test_versions(judge: Judge, made: Any, node: Any, table: dict[str, str], ver
 )
 def test_gpus(judge: Judge, node: Any, gpus: int, verdict: str, message: str) -> None:
     judged = judge(
-        checks.test_every_gpu_is_allocatable, {}, plan=plan(gpus), cluster=a_cluster(Api(node)), found=Found(node)
-    )
+        checks.test_every_gpu_is_allocatable, {}, plan=plan(gpus), cluster=a_cluster(Api(node)), found=Found(node),
+        others={},
+    )  # fmt: skip
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 
 
 def test_gpus_of_a_cluster_that_answers_no_more(judge: Judge) -> None:
-    found = Found(a_node())
-    judged = judge(checks.test_every_gpu_is_allocatable, {}, plan=plan(), cluster=a_cluster(Refuses()), found=found)
+    values = {"plan": plan(), "cluster": a_cluster(Refuses()), "found": Found(a_node()), "others": {}}
+    judged = judge(checks.test_every_gpu_is_allocatable, {}, **values)
     assert judged.verdict == "UNPROVEN" and "Unauthorized" in judged.message
 
 

@@ -11,6 +11,7 @@ from validator.probes import eks_node
 from validator.probes.eks_node import Cluster, PodResult, Unanswered
 
 UUIDS = ["GPU-1", "GPU-2"]
+BOOT_ID = "0d5a0a2e-1111-4222-8333-444455556666"
 TOLD = {
     "count": 2,
     "error": None,
@@ -26,7 +27,11 @@ def a_node(gpus: int | None = 2, **conditions: str) -> dict[str, Any]:
     rows = {"Ready": "True", "MemoryPressure": "False"} | conditions
     shown = [{"type": name, "status": status, "message": f"{name} it is"} for name, status in rows.items()]
     devices = {} if gpus is None else {eks_node.GPU: str(gpus)}
-    info = {"kubeletVersion": "v1.35.4-eks-0000000", "containerRuntimeVersion": "containerd://1.6.20"}
+    info = {
+        "kubeletVersion": "v1.35.4-eks-0000000",
+        "containerRuntimeVersion": "containerd://1.6.20",
+        "bootID": BOOT_ID,
+    }
     return {
         "metadata": {"name": "n", "labels": {"kubernetes.io/hostname": "n"}},
         "spec": {"providerID": "aws:///us-east-1a/i-1"},
@@ -72,6 +77,25 @@ def a_cluster(api: Any, instance_id: str = "i-1") -> Cluster:
 def test_the_node_is_found_by_its_instance() -> None:
     assert a_cluster(Api(a_node())).node() is not None
     assert a_cluster(Api(a_node()), "i-2").node() is None and a_cluster(Api()).node() is None
+
+
+def test_each_machine_has_its_own_node() -> None:
+    second = a_node()
+    second["spec"]["providerID"] = "aws:///us-east-1a/i-2"
+
+    class Both(Api):
+        def get(self, path: str) -> Any:
+            return {"items": [a_node(), second]}
+
+    cluster = a_cluster(Both())
+    assert cluster.node() == a_node() and cluster.node("i-2") == second and cluster.node("i-3") is None
+    assert cluster.wait_node(60, lambda _: True, "i-2") == second
+
+
+def test_what_was_reported_before_a_reboot_says_nothing_of_the_node() -> None:
+    assert not eks_node.defects(a_node(), BOOT_ID) and not eks_node.defects(a_node())
+    (wrong,) = eks_node.defects(a_node(), "another")
+    assert wrong == f"its kubelet has not reported since the machine's boot another, the last time from {BOOT_ID}"
 
 
 def test_it_waits_until_the_node_is_as_asked_or_the_time_is_over() -> None:
