@@ -143,6 +143,17 @@ def _listed(path: Path, kind: str, architecture: str) -> Iterator[Package]:
         yield Package(name, version, kind, architecture, row)
 
 
+def releases(family: str) -> list[str]:
+    """The releases of a family's base AMI whose components are in the fact tables; none where it brings no component.
+
+    Those of a site are not among them.
+    """
+    from gpu_ami.recipes import load_facts
+
+    rows = load_facts().node_families[family].get("versions", {})
+    return [str(version) for version, row in rows.items() if row.get("provides")]
+
+
 def _provides(family: str, version: str) -> Mapping[str, str]:
     from gpu_ami.recipes import load_facts
 

@@ -15,7 +15,7 @@ from typing import TypedDict
 
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT
-from gpu_ami.local.images import base_image, rootfs_layers
+from gpu_ami.local.images import base_ami_packages, base_image, rootfs_layers
 from gpu_ami.local.images.rootfs_layers import Base, Tree
 from gpu_ami.local.state import ImageRecord
 from gpu_ami.process import find_tool, run
@@ -82,6 +82,13 @@ def base_of(plan: SystemPlan) -> Base:
     variant = node.get("variant", "")
     if base_system and has_family and (not variant or variant in rootfs_layers.variants(family)):
         version = node.get("version", "") if family else ""
+        known = base_ami_packages.releases(family) if family else []
+        if known and version not in known:
+            raise UsageError(
+                f"the local region has no base image for {family} {version}",
+                details=[f"its fact tables have the components of {', '.join(known)}; a site's are not among them"],
+                hint="build it on AWS with --where FILE; gpu-ami plan works for it in the local region too",
+            )
         base = Base(base_system, family, version, architecture=plan["architecture"], variant=variant)
         return _with_kernel(base, plan)
     described = f"{system['id']} {system['version']} on {plan['architecture']}" + (

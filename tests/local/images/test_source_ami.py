@@ -71,6 +71,14 @@ def test_a_plan_without_one_is_told_what_there_is(changes: dict[str, Any], wante
     assert "--where" in caught.value.hint
 
 
+def test_a_release_that_a_site_alone_knows_has_no_base_image() -> None:
+    plan = locked("pcluster-3.16-ubuntu2404")
+    plan["node"]["version"] = "3.16.9"
+    with pytest.raises(UsageError, match=r"has no base image for parallelcluster 3\.16\.9") as caught:
+        source_ami.base_of(plan)
+    assert "the components of 3.16.3" in caught.value.details[0]
+
+
 @pytest.mark.parametrize(
     ("recipe", "package", "kernel"),
     [
