@@ -68,7 +68,7 @@ def registered(cluster_file: joined.Joined, cloudwatch: CloudWatch, host: Any, m
     found = cloudwatch.wait(look, CONNECT_SECONDS)
     if found is not None:
         active = sum(row.status == ACTIVE for row in seen)
-        return Registered(cluster_file, service, found, "", active, _lost(cluster_file, service, machine.instance_id))
+        return Registered(cluster_file, service, found, "", active, _lost(cluster_file, service))
     named = host.run(_CLUSTER).stdout.strip() or "default"
     why = f"not registered in {cluster_file.cluster}" if not seen else "registered, but its agent is not connected"
     if named != cluster_file.cluster:
@@ -77,17 +77,16 @@ def registered(cluster_file: joined.Joined, cloudwatch: CloudWatch, host: Any, m
     return Registered(cluster_file, service, None, f"{why}; {said or f'no error in {_AGENT_LOG}'}")
 
 
-def _lost(cluster: joined.Joined, service: ContainerService, instance_id: str) -> tuple[str, ...]:
-    """The other machines of which ECS hears no agent within the same time, which began with the first one's boot."""
-    others = [node.name for node in cluster.nodes if node.name != instance_id]
+def _lost(cluster: joined.Joined, service: ContainerService) -> tuple[str, ...]:
+    """The machines beside the first one of which ECS hears no agent, as soon as it hears all, or after that time."""
+    silent = list(cluster.others)
 
     def look() -> bool | None:
-        return not silent() or None
+        silent[:] = [name for name in silent if not any(row.connected for row in service.instances(name))]
+        return None if silent else True
 
-    def silent() -> list[str]:
-        return [name for name in others if not any(row.connected for row in service.instances(name))]
-
-    return () if not others or service.cloudwatch.wait(look, CONNECT_SECONDS) else tuple(silent())
+    service.cloudwatch.wait(look, CONNECT_SECONDS)
+    return tuple(silent)
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from validator.probes import MachineUnderTest, containers, eks_node, joined, kub
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_eks"), pytest.mark.survives]
 
 _UNITS = ("nodeadm-config.service", "nodeadm-run.service", "kubelet.service", "containerd.service")
+_READY = "Ready: True, all others False"
 _SAYS = "journalctl --no-pager -o cat -n 200 -u %s | grep -E '^E[0-9]{4} |rror|ailed' | tail -n 3"
 
 
@@ -107,14 +108,13 @@ def found(request: pytest.FixtureRequest, host: Any, cluster: eks_node.Cluster) 
 @pytest.fixture(scope="module")
 def others(cluster_file: joined.Joined, cluster: eks_node.Cluster) -> dict[str, Mapping[str, Any] | None]:
     """The nodes of the other machines, by instance: each as soon as it is Ready, all within five minutes."""
-    names = [machine.name for machine in cluster_file.nodes if machine.name != cluster.instance_id]
     deadline = cluster.clock() + eks_node.READY_SECONDS
 
     def wait(name: str) -> Mapping[str, Any] | None:
         return cluster.wait_node(deadline - cluster.clock(), lambda node: not eks_node.defects(node), name)
 
     try:
-        return {name: wait(name) for name in names}
+        return {name: wait(name) for name in cluster_file.others}
     except kubernetes.ApiError as error:
         return unproven(f"the other machines were not looked at: the cluster's API: {error}")
 
@@ -144,12 +144,11 @@ def test_node_is_ready(found: Found, others: dict[str, Mapping[str, Any] | None]
     """Each machine's node is Ready, and none of its other conditions is True (memory, disk or PID pressure)."""
     if found.node is None:
         observe.fail(f"{found.error}; {found.log}")
-    rows = kubernetes.conditions(found.node)
-    observe({name: status for name, (status, _) in rows.items()}, "Ready: True, all others False")
+    seen = {name: status for name, (status, _) in kubernetes.conditions(found.node).items()}
+    lost = {name: eks_node.defects(node) if node else ["no node has registered"] for name, node in others.items()}
+    observe(seen | {f"node of {name}": ", ".join(wrong) or "Ready" for name, wrong in lost.items()}, _READY)
     if wrong := found.defects():
         observe.fail(f"node {found.node['metadata']['name']}: {'; '.join(wrong)}; {found.log}")
-    lost = {name: eks_node.defects(node) if node else ["no node has registered"] for name, node in others.items()}
-    observe(f"{sum(not wrong for wrong in lost.values())} of {len(lost)} other machines", "all are Ready")
     if any(lost.values()):
         observe.fail("; ".join(f"node of {name}: {', '.join(wrong)}" for name, wrong in lost.items() if wrong))
 
@@ -220,7 +219,8 @@ def test_every_gpu_is_allocatable(
     if count != gpus:
         observe.fail(f"allocatable {eks_node.GPU}: expected {gpus}, got {count}")
     counts = {name: _registered(cluster, gpus, name) for name, node in others.items() if node}
-    observe([count, *counts.values()], gpus)
+    if counts:
+        observe({cluster.instance_id: count} | counts, f"{gpus} of each machine")
     wrong = [f"{name} has {count or 0}" for name, count in counts.items() if count != gpus]
     if wrong:
         observe.fail(f"allocatable {eks_node.GPU}: expected {gpus} of each machine; {', '.join(wrong)}")

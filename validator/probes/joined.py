@@ -36,6 +36,11 @@ class Joined:
     region: str = ""
     dry_run: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The instances beside the machine under test."""
+        return tuple(node.name for node in self.nodes[1:])
+
 
 def write(path: Path, joined: Joined) -> None:
     """The file of `--join`."""

@@ -89,6 +89,7 @@ def test_readiness(judge: Judge, api: Any, verdict: str, message: str) -> None:
     found = find(JOURNAL | BOOT, api)
     judged = judge(checks.test_node_is_ready, {}, found=found, others={})
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
+    assert verdict == "FAIL" or judged.check.observed == {"Ready": "True", "MemoryPressure": "False"}
 
 
 def test_a_node_that_was_ready_before_the_reboot_is_not_ready(judge: Judge) -> None:
