@@ -128,7 +128,7 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
 
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
     efa, roles = launch.efa_interfaces(plan.document, kind), plan.document["roles"]
-    proven = clusters.Proven(plan.document, session.cloud, session.run, tags)
+    proven = clusters.Proven(plan.document, ami, session.cloud, session.run, tags)
 
     def end(remove: Callable[[], None]) -> None:
         temporary_keys.clean_up(
@@ -170,8 +170,7 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
         join = None
         if joining:
             stack.callback(joining.leave, [instance])
-            join = session.run.folder / "join.json"
-            joining.describe([booted], ami, join)
+            join = joining.describe([booted])
         with trials.FaultSession(planned_proof, target, join) as faults:
             yield faults
 

@@ -86,34 +86,28 @@ class Joining:
     cluster: Cluster
     clean_up: CleanUp
 
-    def describe(self, machines: Sequence[Machine], ami: str, file: Path) -> None:
-        """Writes what the checks read of the cluster and its nodes. CloudError."""
+    def describe(self, machines: Sequence[Machine]) -> Path:
+        """Writes what the checks read of the cluster and these nodes of it, the first one under test. CloudError."""
         found = nodes.nodes_of(machines, self.proven.cloud)
-        joined.write(file, self.service.described(self.proven, self.cluster, found, ami))
+        # One for each instance type: they are checked side by side.
+        file = self.proven.run.folder / f"join-{machines[0].instance_id}.json"
+        joined.write(file, self.service.described(self.proven, self.cluster, found))
+        return file
 
     def check(
-        self,
-        proof: Proof,
-        host: HostRecord,
-        target: Target,
-        machines: Sequence[Machine],
-        file: Path,
-        ami: str,
-        after: str = "",
+        self, proof: Proof, host: HostRecord, target: Target, machines: Sequence[Machine], after: str = ""
     ) -> None:
-        """The checks of tier TN on the machines, in the first one's report. file: for what they read of the cluster.
-
-        after: the restart that they run after.
+        """The checks of tier TN on the machines, in the first one's report. after: the restart that they run after.
 
         MachineLost, ChecksIncomplete (what had been judged is in the report), MachineError, CloudError.
         """
-        self.describe(machines, ami, file)
+        file = self.describe(machines)
         names = [machine.instance_id for machine in machines]
         of = self.cluster
         facts = {"service": of.service, "version": of.version, "name": of.name, "own": of.own, "nodes": names}
         if not after:
             host.report = host.report.with_facts(cluster=facts)
-        stage = f"check {host.report.instance_type} {self.service.stage}{f' after {after}' if after else ''}"
+        stage = f"check {host.report.instance_type} {self.service.stage}"
         nodes.check_all(proof, host, target, names, self.proven.cloud, f"--join={file}", stage, after)
 
     def leave(self, instance_ids: Sequence[str]) -> None:

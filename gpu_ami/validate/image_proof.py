@@ -26,8 +26,6 @@ from gpu_ami.validate.recorder import HostRecord, Recorder
 from gpu_ami.validate.validator_process import Target
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpu_ami.recipes import PlanDocument
 
 
@@ -53,7 +51,7 @@ def prove_image(
         # After the key: a place that refuses it has launched nothing whose log groups could be left.
         stack.enter_context(proof_log_groups.own_log_groups(cloud, run, proof.progress, note_leftover))
         assert proof.plan  # an image is launched for a plan
-        proven = Proven(proof.plan, cloud, run, _tags(proof, cloud, run))
+        proven = Proven(proof.plan, ami, cloud, run, _tags(proof, cloud, run))
         clean_up = functools.partial(temporary_keys.clean_up, run, on_leftover=note_leftover)
         joining = stack.enter_context(cluster.opened(proven, proof.join, clean_up, proof.progress))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
@@ -197,7 +195,7 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
             host.update(instance_id=instance_id)
             boot = launcher.boot()
             with nodes.Peers(boot, host, others) as peers:
-                _prove_host(proof, boot, host, peers, launcher.ami, launcher.joining)
+                _prove_host(proof, boot, host, peers, launcher.joining)
     except GpuAmiError as error:
         record_error(host, error)
     launcher.recorder.save()
@@ -208,7 +206,6 @@ def _prove_host(
     boot: Boot,
     host: HostRecord,
     peers: nodes.Peers | None = None,
-    ami: str = "",
     joining: cluster.Joining | None = None,
 ) -> None:
     machine = None
@@ -225,9 +222,9 @@ def _prove_host(
     finally:
         _keep_console(proof, boot.cloud, host)
     if peers and (peers.instance_ids or joining):
-        _prove_together(proof, boot, host, machine, ami, peers, joining)
+        _prove_together(proof, boot, host, machine, peers, joining)
     try:
-        _prove_restarts(proof, boot, host, machine, ami, joining)
+        _prove_restarts(proof, boot, host, machine, joining)
     except GpuAmiError as error:
         record_error(host, error)
 
@@ -237,7 +234,6 @@ def _prove_together(
     boot: Boot,
     host: HostRecord,
     machine: Machine | None,
-    ami: str,
     peers: nodes.Peers,
     joining: cluster.Joining | None,
 ) -> None:
@@ -246,21 +242,15 @@ def _prove_together(
         if machine is not None:
             machines = [machine, *peers.machines()]
             if joining:
-                joining.check(proof, host, _target(machine), machines, _join_file(boot, host), ami)
+                joining.check(proof, host, _target(machine), machines)
             if peers.instance_ids:
-                file = boot.run.folder / "nodes.json"
-                nodes.check(proof, host, _target(machine), machines, boot.cloud, file)
+                nodes.check(proof, host, _target(machine), machines, boot.cloud, boot.run.folder / "nodes.json")
     except GpuAmiError as error:
         record_error(host, error)
     finally:
         if peers.instance_ids:
             nodes.keep_consoles(proof, host, boot.cloud, peers.instance_ids)
             peers.terminate()
-
-
-def _join_file(boot: Boot, host: HostRecord) -> Path:
-    """One for each instance type: they are checked side by side."""
-    return boot.run.folder / f"join-{host.report.instance_id}.json"
 
 
 def _target(machine: Machine) -> Target:
@@ -276,12 +266,7 @@ def _target(machine: Machine) -> Target:
 
 
 def _prove_restarts(
-    proof: Proof,
-    boot: Boot,
-    host: HostRecord,
-    machine: Machine | None,
-    ami: str = "",
-    joining: cluster.Joining | None = None,
+    proof: Proof, boot: Boot, host: HostRecord, machine: Machine | None, joining: cluster.Joining | None
 ) -> None:
     """Each restart in turn, whatever the checks have said so far, as long as there is a machine to restart."""
     gone = host.report.error.partition("\n")[0] if machine is None else ""
@@ -301,7 +286,7 @@ def _prove_restarts(
             machine = _prove_restart(proof, boot, host, machine, how)
             gone = f"{how} did not bring the machine back" if machine is None else ""
             if machine is not None and joining and joining.service.returns:
-                joining.check(proof, host, _target(machine), [machine], _join_file(boot, host), ami, how)
+                joining.check(proof, host, _target(machine), [machine], how)
         finally:
             _keep_console(proof, boot.cloud, host, how)
 

@@ -212,6 +212,7 @@ def check_all(
         for validator in started:
             process.stop(validator)
 
+    stage = f"{stage} after {after}" if after else stage
     with proof.progress.stage(stage, host.report.name), ExitStack() as stack:
         watches = [stack.enter_context(Watch(cloud, name, stop)) for name in names]
         try:

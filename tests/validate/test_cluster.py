@@ -20,6 +20,7 @@ from gpu_ami.validate import cluster
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
 from tests.report.examples import a_check
+from tests.validate.conftest import a_machine
 from tests.validate.scripted_proof import ROLES, Scripted, a_proof, prove_ami
 from tests.validate.test_nodes import FIRST, KIND, SECOND, Cluster
 from validator.probes import joined
@@ -99,9 +100,11 @@ def test_the_checks_after_a_restart_are_those_that_survive_it(tmp_path: Path) ->
     service = SimpleNamespace(stage="as a node", described=lambda *_: joined.Joined("eks", ()))
     of = SimpleNamespace(service="EKS", version="1.34", name="c", own=True)
     host = HostRecord(HostReport(KIND, FIRST, host="ssh://x"))
-    made: Any = cluster.Joining(service, SimpleNamespace(cloud=Tagged()), of, lambda remove: remove())  # type: ignore[arg-type]
+    made: Any = cluster.Joining(
+        service, SimpleNamespace(cloud=Tagged(), run=SimpleNamespace(folder=tmp_path)), of, lambda remove: remove()
+    )  # type: ignore[arg-type]
     for after in ("", "reboot"):
-        made.check(proof, host, Target("ssh://x", KIND), [], tmp_path / "join.json", "ami-1", after)
+        made.check(proof, host, Target("ssh://x", KIND), [a_machine()], after)
     assert ["--after=reboot" in options for options in seen] == [False, True]
     assert [check.id for check in host.report.checks] == [f"{KIND}-nodes", "after-reboot"]
 

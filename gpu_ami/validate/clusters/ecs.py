@@ -57,9 +57,7 @@ class Ecs:
             if own:
                 clean_up(functools.partial(ecs.delete, cloud, own))
 
-    def described(
-        self, proven: Proven, cluster: Cluster, nodes: tuple[node_files.Node, ...], _ami: str
-    ) -> joined.Joined:
+    def described(self, proven: Proven, cluster: Cluster, nodes: tuple[node_files.Node, ...]) -> joined.Joined:
         return joined.Joined("ecs", nodes, cluster=cluster.name, run=proven.run.id, run_tags=dict(proven.tags))
 
     def leave(self, cloud: Cloud, cluster: Cluster, instance_ids: Sequence[str]) -> None:

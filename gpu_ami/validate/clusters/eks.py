@@ -73,7 +73,7 @@ class Eks:
             if own:
                 clean_up(functools.partial(eks.delete, cloud, own))
 
-    def described(self, proven: Proven, cluster: Cluster, nodes: Sequence[node_files.Node], _ami: str) -> joined.Joined:
+    def described(self, proven: Proven, cluster: Cluster, nodes: Sequence[node_files.Node]) -> joined.Joined:
         reached = cluster.node or {}
         return joined.Joined(
             "eks",

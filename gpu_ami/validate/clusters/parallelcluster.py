@@ -61,23 +61,21 @@ class ParallelCluster:
     def opened(self, proven: Proven, name: str, _clean_up: CleanUp) -> Iterator[Cluster]:
         yield Cluster("ParallelCluster", name, proven.run.id, own=True, version=_release(proven.plan))
 
-    def described(
-        self, proven: Proven, _cluster: Cluster, nodes: tuple[node_files.Node, ...], ami: str
-    ) -> joined.Joined:
-        image = proven.cloud.image(ami) or {}
+    def described(self, proven: Proven, _cluster: Cluster, nodes: tuple[node_files.Node, ...]) -> joined.Joined:
+        image = proven.cloud.image(proven.ami) or {}
         tags = {str(tag["Key"]): str(tag["Value"]) for tag in image.get("Tags", [])}
         expected = image_tags(proven.plan)
         kept = {name: tags[name] for name in expected if name in tags}
-        return joined.Joined("parallelcluster", nodes, kept, expected, dry_run=self._dry_run(proven, nodes, ami))
+        return joined.Joined("parallelcluster", nodes, kept, expected, dry_run=self._dry_run(proven, nodes))
 
-    def _dry_run(self, proven: Proven, nodes: tuple[node_files.Node, ...], ami: str) -> dict[str, Any]:
+    def _dry_run(self, proven: Proven, nodes: tuple[node_files.Node, ...]) -> dict[str, Any]:
         """What pcluster says of a cluster of the AMI and the machines' instance types; {} where it is not installed."""
         cli = pcluster.program()
         if cli is None:
             return {}
         machines = [proven.cloud.instance(node.name) for node in nodes]
         types = sorted({machine["InstanceType"] for machine in machines})
-        return pcluster.dry_run(cli, proven.cloud.place, proven.plan, ami, machines[0]["SubnetId"], types)
+        return pcluster.dry_run(cli, proven.cloud.place, proven.plan, proven.ami, machines[0]["SubnetId"], types)
 
     def leave(self, _cloud: Cloud, _cluster: Cluster, _instance_ids: Sequence[str]) -> None:
         """The checks end what they started."""

@@ -20,9 +20,10 @@ CleanUp = Callable[[Callable[[], None]], object]
 
 @dataclass(frozen=True)
 class Proven:
-    """What is proven: a plan's image, in a place, by a run with these tags."""
+    """What is proven: a plan's image, in a place, by a run with these tags. ami: the image's id."""
 
     plan: PlanDocument
+    ami: str
     cloud: Cloud
     run: Run
     tags: Mapping[str, str]
@@ -49,9 +50,7 @@ class Service(Protocol):
     def opened(self, proven: Proven, name: str, clean_up: CleanUp) -> AbstractContextManager[Cluster]:
         """The cluster of that name, or one of the run's own; what the run made in it is removed after the block."""
 
-    def described(
-        self, proven: Proven, cluster: Cluster, nodes: tuple[node_files.Node, ...], ami: str
-    ) -> joined.Joined:
+    def described(self, proven: Proven, cluster: Cluster, nodes: tuple[node_files.Node, ...]) -> joined.Joined:
         """What the checks of the machines read; nodes: the machines. CloudError."""
 
     def leave(self, cloud: Cloud, cluster: Cluster, instance_ids: Sequence[str]) -> None:

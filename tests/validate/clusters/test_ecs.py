@@ -33,7 +33,7 @@ def cloud(endpoint: str) -> Cloud:
 @pytest.fixture
 def proven(cloud: Cloud) -> Proven:
     run: Any = SimpleNamespace(id=RUN)
-    return Proven(PLAN, cloud, run, TAGS)
+    return Proven(PLAN, "ami-1", cloud, run, TAGS)
 
 
 def at_once(remove: Callable[[], None]) -> None:
@@ -137,7 +137,7 @@ def test_a_cluster_of_others_loses_our_machines_alone(cloud: Cloud, proven: Prov
 
 def test_checks_read_the_cluster_and_the_run(proven: Proven) -> None:
     with opened(proven, "") as joining:
-        found = joining.service.described(proven, joining.cluster, (), "ami-1")
+        found = joining.service.described(proven, joining.cluster, ())
     assert (found.service, found.cluster, found.run, found.run_tags) == ("ecs", OWN, RUN, TAGS)
 
 

@@ -147,7 +147,7 @@ class Run:
 
 
 def proven(aws: Any) -> Proven:
-    return Proven(PLAN, aws, Run(), {"gpu-ami": "x"})  # type: ignore[arg-type]
+    return Proven(PLAN, "ami-1", aws, Run(), {"gpu-ami": "x"})  # type: ignore[arg-type]
 
 
 def test_an_own_cluster_is_made_admits_the_nodes_and_is_removed() -> None:
@@ -156,7 +156,7 @@ def test_an_own_cluster_is_made_admits_the_nodes_and_is_removed() -> None:
     with service.opened(proven(aws), "", lambda remove: remove()) as cluster:
         assert (cluster.service, cluster.version, cluster.own) == ("EKS", "1.34", True)
         assert cluster.node and cluster.node["joined_at"] == "https://169.254.169.250"
-        file = service.described(proven(aws), cluster, (), "ami-1")
+        file = service.described(proven(aws), cluster, ())
         assert (file.service, file.endpoint, file.region, file.run) == ("eks", "https://e", "us-east-1", "20261125-a")
         service.leave(aws, cluster, ["i-1"])  # type: ignore[arg-type]
     assert aws.calls == ["create 1.34", f"admit {ROLE} EC2_LINUX", "delete"] and not aws.clusters
