@@ -15,7 +15,7 @@ from gpu_ami.cloud import aws_errors
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.errors import CloudError
 from validator import eks_token
-from validator.probes import kubernetes
+from validator.probes.cluster import kubernetes
 
 ACTIVE = "ACTIVE"
 # Authentication modes: without access entries, and without the ConfigMap aws-auth. In the third one,

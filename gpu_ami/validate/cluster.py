@@ -15,7 +15,7 @@ from gpu_ami.errors import UsageError
 from gpu_ami.report import NODE_SERVICES
 from gpu_ami.validate import nodes
 from gpu_ami.validate.clusters import CleanUp, Ecs, Eks, ParallelCluster, Proven, Service
-from validator.probes import joined
+from validator.probes.cluster import joined
 
 if TYPE_CHECKING:
     from pathlib import Path

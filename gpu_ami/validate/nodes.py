@@ -18,8 +18,8 @@ from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machines import Watch
 from gpu_ami.validate.proof import MachineLost
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
-from validator.probes import nccl_tests
-from validator.probes import nodes as node_files
+from validator.probes.cluster import nccl_tests
+from validator.probes.cluster import nodes as node_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ from tests.report.examples import a_check
 from tests.validate.conftest import a_machine
 from tests.validate.scripted_proof import ROLES, Scripted, a_proof, prove_ami
 from tests.validate.test_nodes import FIRST, KIND, SECOND, Cluster
-from validator.probes import joined
+from validator.probes.cluster import joined
 from validator.results import HostResults
 
 TAG = {"Key": "parallelcluster:version", "Value": "3.16.3"}

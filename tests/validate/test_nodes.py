@@ -25,7 +25,7 @@ from gpu_ami.validate.validator_process import ChecksIncomplete, Target
 from tests.report.examples import a_check
 from tests.validate.conftest import a_machine
 from tests.validate.scripted_proof import Ec2, Scripted, a_proof, prove_ami
-from validator.probes import nodes as node_files
+from validator.probes.cluster import nodes as node_files
 from validator.results import HostResults, WaiverRecord, WaiverState
 
 KIND = "g5.12xlarge"

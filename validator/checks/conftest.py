@@ -9,8 +9,9 @@ from validator import selection
 from validator.observe import unproven
 from validator.plan_document import PlanDocument
 from validator.plugin import RUN, as_root
-from validator.probes import MachineUnderTest, SinceImage, hardware, joined
+from validator.probes import MachineUnderTest, SinceImage, hardware
 from validator.probes import since_image as probe
+from validator.probes.cluster import joined
 from validator.transport import backend
 
 # Systems on whose image files the account was seen to leave nothing unexplained (docs/file-account.md).

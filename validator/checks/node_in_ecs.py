@@ -19,7 +19,8 @@ from validator.container_service import ACTIVE, STOPPED, ContainerInstance, Cont
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, compute, containers, joined
+from validator.probes import MachineUnderTest, compute, containers
+from validator.probes.cluster import joined
 
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_ecs"), pytest.mark.survives]
 

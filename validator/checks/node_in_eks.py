@@ -20,7 +20,8 @@ from validator import eks_token
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import NodeRole, PlanDocument, section
-from validator.probes import MachineUnderTest, containers, eks_node, joined, kubernetes
+from validator.probes import MachineUnderTest, containers
+from validator.probes.cluster import eks_node, joined, kubernetes
 
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_eks"), pytest.mark.survives]
 

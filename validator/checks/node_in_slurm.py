@@ -16,7 +16,8 @@ import pytest
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, compute, joined, nodes, slurm
+from validator.probes import MachineUnderTest, compute
+from validator.probes.cluster import joined, nodes, slurm
 
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_parallelcluster")]
 

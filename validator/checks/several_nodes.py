@@ -17,8 +17,9 @@ from validator.observe import output as output_of
 from validator.pci import PCI_LIST
 from validator.plan import planned_instance_type
 from validator.plan_document import Efa, PlanDocument, section
-from validator.probes import MachineUnderTest, nccl_tests, nodes, open_mpi
+from validator.probes import MachineUnderTest
 from validator.probes import hardware as probe
+from validator.probes.cluster import nccl_tests, nodes, open_mpi
 
 pytestmark = [pytest.mark.tier("T4"), pytest.mark.live]
 

@@ -19,13 +19,6 @@ shared_libraries     shared libraries as a program loads them
 kernel_modules       kernel modules on disk
 kernel_log           kernel panic, oops or lockup, and GPUs that the driver could not initialise
 driver_locked        programs that need a driver of exactly their own version
-nodes                machines of one proof that work together: keys, addresses
-joined               the cluster and its nodes, as `gpu-ami` knows them (--join)
-kubernetes           the calls of Kubernetes' API that a proof makes
-eks_node             a node of an EKS cluster, and the pods that prove it
-slurm                a Slurm cluster of a proof's machines
-open_mpi             Open MPI on several nodes
-nccl_tests           the output of nccl-tests, and what EFA counted meanwhile
 base_ami             what a node's base AMI installed
 base_driver          which of a base AMI's drivers is planned for a machine
 neuron_monitor       neuron-monitor's own report, and the series that follow from it
@@ -34,7 +27,8 @@ event_policy         an operator's policy over the catalogue of Xids
 logrotate            whether logs are rotated, and by rules that lose no lines
 xid_injection        a real fault on a real GPU
 
-Package: agent (the CloudWatch agent's configuration and log, and a linter for the configuration).
+Packages: agent (the CloudWatch agent's configuration and log, and a linter for the configuration), cluster (a node in
+its cluster, and several machines that work together).
 """
 
 from validator.probes.driver_locked import Program

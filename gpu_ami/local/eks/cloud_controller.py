@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from validator.probes import kubernetes
+from validator.probes.cluster import kubernetes
 
 UNINITIALIZED = "node.cloudprovider.kubernetes.io/uninitialized"
 _POLL_SECONDS = 1.0

@@ -20,7 +20,7 @@ from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.local.eks.certificates import Authority
 from gpu_ami.local.kubernetes import Build
 from gpu_ami.process import ChildProcess, spawn, stop
-from validator.probes import kubernetes
+from validator.probes.cluster import kubernetes
 
 SERVICE_CIDR = "10.100.0.0/16"  # EKS's default where the VPC has no 10.0.0.0/8 address (EKS user guide)
 _LOOPBACK = "127.0.0.1"

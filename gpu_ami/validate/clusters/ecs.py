@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import Cluster, ecs, key_name
 from gpu_ami.errors import UsageError
-from validator.probes import joined
+from validator.probes.cluster import joined
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud, Place
     from gpu_ami.recipes import PlanDocument
     from gpu_ami.validate.clusters.service import CleanUp, Proven
-    from validator.probes import nodes as node_files
+    from validator.probes.cluster import nodes as node_files
 
 
 class Ecs:

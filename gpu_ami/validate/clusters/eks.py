@@ -15,13 +15,13 @@ from urllib.parse import quote
 from gpu_ami.cloud import Cluster, eks, key_name
 from gpu_ami.errors import CloudError, UsageError
 from validator.plan_document import section
-from validator.probes import joined, kubernetes
+from validator.probes.cluster import joined, kubernetes
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud, Place
     from gpu_ami.recipes import PlanDocument
     from gpu_ami.validate.clusters.service import CleanUp, Proven
-    from validator.probes import nodes as node_files
+    from validator.probes.cluster import nodes as node_files
 
 ROLE = "node_eks"
 

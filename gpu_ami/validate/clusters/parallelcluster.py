@@ -14,13 +14,13 @@ from gpu_ami.errors import UsageError
 from gpu_ami.plan import image_tags
 from gpu_ami.validate.clusters import pcluster
 from validator.plan_document import section
-from validator.probes import joined
+from validator.probes.cluster import joined
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud, Place
     from gpu_ami.recipes import PlanDocument
     from gpu_ami.validate.clusters.service import CleanUp, Proven
-    from validator.probes import nodes as node_files
+    from validator.probes.cluster import nodes as node_files
 
 ROLE = "node_parallelcluster"
 

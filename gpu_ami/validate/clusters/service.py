@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from validator.probes import joined
+from validator.probes.cluster import joined
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud, Cluster, Place, Run
     from gpu_ami.recipes import PlanDocument
-    from validator.probes import nodes as node_files
+    from validator.probes.cluster import nodes as node_files
 
 # Runs a removal, and decides what an error of it means.
 CleanUp = Callable[[Callable[[], None]], object]

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 
 from gpu_ami.cloud import RUN_ATTRIBUTE, Cluster
-from validator.probes import joined
+from validator.probes.cluster import joined
 
 _BOUNDARY = "==gpu-ami=="
 # Terminates the machine even if nobody is left to do it: shutdown means terminate for every instance that we launch.

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_ami.local.eks.cloud_controller import UNINITIALIZED, CloudController
 from tests.local.eks.test_service import NODE
-from validator.probes.kubernetes import ApiError
+from validator.probes.cluster.kubernetes import ApiError
 
 
 class Api:

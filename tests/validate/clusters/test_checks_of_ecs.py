@@ -22,8 +22,8 @@ from tests.local.conftest import World
 from tests.local.container_machines import GPUS, ContainerMachine
 from tests.validator.checks.conftest import PLAN
 from tests.validator.probes.test_compute import MACHINE, gpu
-from validator.probes import joined
-from validator.probes.nodes import Node
+from validator.probes.cluster import joined
+from validator.probes.cluster.nodes import Node
 from validator.results import HostResults
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from gpu_ami.cloud import Cluster, Place, eks
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.validate.clusters import Proven
 from gpu_ami.validate.clusters import eks as nodes_of_eks
-from validator.probes.kubernetes import ApiError
+from validator.probes.cluster.kubernetes import ApiError
 
 ROLE = "arn:aws:iam::123456789012:role/nodes"
 PLAN: Any = {"node_eks": {"version": "1.34"}, "node": {"family": "eks"}}

@@ -17,8 +17,8 @@ from validator.checks.node_in_ecs import Registered, Tasks
 from validator.cloudwatch import ApiRefused
 from validator.container_service import ContainerInstance, Task
 from validator.plan import as_plan
-from validator.probes.joined import Joined
-from validator.probes.nodes import Node
+from validator.probes.cluster.joined import Joined
+from validator.probes.cluster.nodes import Node
 
 (ROW,) = PLAN["instance_types"]
 RUN = "20261125-000000-abcdef"

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge, table_host
-from tests.validator.probes.test_eks_node import BOOT_ID, Api, a_cluster, a_node, ended
+from tests.validator.probes.cluster.test_eks_node import BOOT_ID, Api, a_cluster, a_node, ended
 from validator.checks import node_in_eks as checks
 from validator.checks.node_in_eks import Found
 from validator.plan import as_plan
-from validator.probes import joined
-from validator.probes import nodes as node_files
-from validator.probes.kubernetes import ApiError
+from validator.probes.cluster import joined
+from validator.probes.cluster import nodes as node_files
+from validator.probes.cluster.kubernetes import ApiError
 
 (ROW,) = PLAN["instance_types"]
 IMAGE = ("localhost/gpu-ami-probe:r", "/usr/bin/python3")

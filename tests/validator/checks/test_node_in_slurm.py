@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
-from tests.validator.probes.test_slurm import NODES, UUIDS, a_cluster, printed
+from tests.validator.probes.cluster.test_slurm import NODES, UUIDS, a_cluster, printed
 from validator.checks import node_in_slurm as checks
 from validator.checks.node_in_slurm import Started
 from validator.plan import as_plan
-from validator.probes import slurm
-from validator.probes.joined import Joined
-from validator.probes.nodes import Node
+from validator.probes.cluster import slurm
+from validator.probes.cluster.joined import Joined
+from validator.probes.cluster.nodes import Node
 
 TAGS = {"parallelcluster:version": "3.16.3", "parallelcluster:os": "ubuntu2404"}
 (ROW,) = PLAN["instance_types"]

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
-from tests.validator.probes.test_nccl_tests import GOOD, MIB, SOCKET
-from tests.validator.probes.test_nodes import Line, member
-from tests.validator.probes.test_open_mpi import rows
+from tests.validator.probes.cluster.test_nccl_tests import GOOD, MIB, SOCKET
+from tests.validator.probes.cluster.test_nodes import Line, member
+from tests.validator.probes.cluster.test_open_mpi import rows
 from validator.checks import several_nodes as checks
 from validator.observe import Observe
 from validator.pci import PCI_LIST
 from validator.plan import as_plan
-from validator.probes import nccl_tests, nodes
-from validator.probes.nccl_tests import Floor, Traffic
-from validator.probes.nodes import Group, Member, Node, NodeFailed, Together
-from validator.probes.open_mpi import OpenMpi
+from validator.probes.cluster import nccl_tests, nodes
+from validator.probes.cluster.nccl_tests import Floor, Traffic
+from validator.probes.cluster.nodes import Group, Member, Node, NodeFailed, Together
+from validator.probes.cluster.open_mpi import OpenMpi
 from validator.results import CheckRecord, RunningCheck
 from validator.transport import ssh
 

@@ -24,8 +24,8 @@ import pytest
 from tests.validator.checks.conftest import Judge
 from validator import remote
 from validator.checks import several_nodes as checks
-from validator.probes import open_mpi
-from validator.probes.nodes import Node, Together
+from validator.probes.cluster import open_mpi
+from validator.probes.cluster.nodes import Node, Together
 
 SSHD, MPIRUN = Path("/usr/sbin/sshd"), Path("/usr/bin/mpirun")
 pytestmark = [

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.validator.probes.test_nodes import Line, member
-from validator.probes import nodes, open_mpi
-from validator.probes.nodes import Together
-from validator.probes.open_mpi import OpenMpi
+from tests.validator.probes.cluster.test_nodes import Line, member
+from validator.probes.cluster import nodes, open_mpi
+from validator.probes.cluster.nodes import Together
+from validator.probes.cluster.open_mpi import OpenMpi
 
 
 def two() -> list[nodes.Member]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from validator.probes import kubernetes
-from validator.probes.kubernetes import ApiError, Client
+from validator.probes.cluster import kubernetes
+from validator.probes.cluster.kubernetes import ApiError, Client
 
 SEEN: list[tuple[str, str, str | None, Any]] = []
 ANSWERS: dict[str, tuple[int, str]] = {}

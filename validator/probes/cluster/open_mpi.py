@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from validator.probes.nodes import Member, Together
+from validator.probes.cluster.nodes import Member, Together
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from validator.probes import nccl_tests
-from validator.probes.nccl_tests import Floor, Traffic
+from validator.probes.cluster import nccl_tests
+from validator.probes.cluster.nccl_tests import Floor, Traffic
 
 # Lines as the sources of NCCL, aws-ofi-nccl and nccl-tests print them, put together: two nodes with a GPU each.
 GOOD = """\

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from validator.probes import joined
-from validator.probes.joined import Joined
-from validator.probes.nodes import Node
+from validator.probes.cluster import joined
+from validator.probes.cluster.joined import Joined
+from validator.probes.cluster.nodes import Node
 
 
 def test_the_file_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from validator import remote
-from validator.probes.joined import RUN_LABEL
-from validator.probes.kubernetes import Client, conditions
+from validator.probes.cluster.joined import RUN_LABEL
+from validator.probes.cluster.kubernetes import Client, conditions
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 READY_SECONDS, POD_SECONDS, PENDING_SECONDS = 300.0, 600.0, 20.0

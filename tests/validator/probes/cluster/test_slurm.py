@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.validator.probes.cluster.test_nodes import Line, member
 from tests.validator.probes.test_compute import MACHINE, WRONG, gpu
-from tests.validator.probes.test_nodes import Line, member
-from validator.probes import compute, nodes, slurm
-from validator.probes.nodes import Member, NodeFailed, Together
+from validator.probes import compute
+from validator.probes.cluster import nodes, slurm
+from validator.probes.cluster.nodes import Member, NodeFailed, Together
 
 UUIDS = [f"GPU-11111111-0000-0000-0000-00000000000{number}" for number in range(4)]
 LISTED = [

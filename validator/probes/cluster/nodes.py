@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from validator.inputs import read_text
-from validator.probes.nccl_tests import Floor
+from validator.probes.cluster.nccl_tests import Floor
 from validator.transport import ssh
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from validator.probes import eks_node
-from validator.probes.eks_node import Cluster, PodResult, Unanswered
+from validator.probes.cluster import eks_node
+from validator.probes.cluster.eks_node import Cluster, PodResult, Unanswered
 
 UUIDS = ["GPU-1", "GPU-2"]
 BOOT_ID = "0d5a0a2e-1111-4222-8333-444455556666"

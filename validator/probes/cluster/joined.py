@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from validator import inputs
-from validator.probes.nodes import Node
+from validator.probes.cluster.nodes import Node
 
 SCHEMA = "gpu-ami/join/1"
 RUN_LABEL = "gpu-ami.run"  # of nodes and pods of a proof's run, in a Kubernetes cluster

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from validator import remote
 from validator.probes import compute
-from validator.probes.nodes import NodeFailed
+from validator.probes.cluster.nodes import NodeFailed
 
 if TYPE_CHECKING:
-    from validator.probes.nodes import Member, Together
+    from validator.probes.cluster.nodes import Member, Together
     from validator.transport import ssh
 
 FOLDER = "/run/gpu-ami-slurm"
