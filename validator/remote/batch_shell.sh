@@ -38,11 +38,14 @@ validator_clock() {
     now=${now#0}
 }
 
-# validator_kill NUMBER PID: kills command NUMBER: PID, its descendants, and every process with the command's mark.
+# validator_kill NUMBER PID: kills command NUMBER: PID, its descendants, and every process with the command's mark. What is
+# found is stopped at once, so that nothing starts another process that the next look does not find.
 validator_kill() {
     tree=$2 known=
     while [ "$tree" != "$known" ]; do
         known=$tree
+        # shellcheck disable=SC2086  # one word a process
+        kill -STOP $tree
         for stat in /proc/[0-9]*/stat; do
             # "pid (name) state parent …"; a name can contain spaces and brackets.
             read -r line <"$stat" || continue

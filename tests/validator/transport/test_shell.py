@@ -247,6 +247,8 @@ def test_a_shell_that_starts_says_what_does_not_change(start: Start) -> None:
         "setsid sleep N",
         "trap '' TERM HUP; sleep N; true",
         "(sleep N; true) & wait",
+        # Processes without the mark, which start while others are looked for.
+        "while :; do (env -i sleep N; true) & sleep .01; done",
     ],
 )
 def test_an_expired_command_leaves_nothing_running(start: Start, text: str) -> None:
