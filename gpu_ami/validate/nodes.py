@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpu_ami.validate.proof import Proof
     from gpu_ami.validate.recorder import HostRecord
 
+_NODES = "nodes"
 _MORE_SECONDS = 1800.0  # of all checks together: three collectives of up to ten minutes
 _CHECK_SECONDS = 2400.0
 _POLL_SECONDS = 0.2
@@ -153,8 +154,8 @@ def known_of(instance_type: str, nodes: int) -> tuple[bool, nccl_tests.Floor | N
     return gpu_direct, nccl_tests.Floor(**{key: row[key] for key in keys})
 
 
-def _evidence(proof: Proof, host: HostRecord, after: str = "") -> Path:
-    return proof.evidence(Target(host.report.host, name=f"{host.report.evidence}-nodes"), after)
+def _evidence(proof: Proof, host: HostRecord, what: str, after: str = "") -> Path:
+    return proof.evidence(Target(host.report.host, name=f"{host.report.evidence}-{what}"), after)
 
 
 def keep_consoles(proof: Proof, host: HostRecord, cloud: Cloud, instance_ids: Sequence[str]) -> None:
@@ -165,7 +166,7 @@ def keep_consoles(proof: Proof, host: HostRecord, cloud: Cloud, instance_ids: Se
         except GpuAmiError as error:
             text = f"the console could not be read: {error}\n"
         try:
-            (_evidence(proof, host) / f"console-{instance_id}.log").write_text(text, errors="backslashreplace")
+            (_evidence(proof, host, _NODES) / f"console-{instance_id}.log").write_text(text, errors="backslashreplace")
         except (OSError, MachineError) as error:
             proof.progress.note(f"console of node {instance_id}: {error}")
 
@@ -181,7 +182,7 @@ def check(
     names = [machine.instance_id for machine in machines]
     host.report = host.report.with_facts(nodes={"count": len(names), "instances": names})
     stage = f"check {len(machines)} nodes of {host.report.instance_type}"
-    check_all(proof, host, target, names, cloud, f"--nodes={file}", stage)
+    check_all(proof, host, target, names, cloud, _NODES, file, stage)
 
 
 def check_all(
@@ -190,19 +191,21 @@ def check_all(
     target: Target,
     names: Sequence[str],
     cloud: Cloud,
-    option: str,
+    what: str,
+    file: Path,
     stage: str,
     after: str = "",
 ) -> None:
-    """A pass of its own with an option of the validator, while all instances are watched; in the first one's report.
+    """A pass of its own, while all instances are watched; in the first one's report.
 
-    after: the restart that it is after. MachineLost, ChecksIncomplete, MachineError.
+    what: the validator's option of the pass, and the name of its evidence; file: that option's. after: the restart that it
+    is after. MachineLost, ChecksIncomplete, MachineError.
     """
-    folder = _evidence(proof, host, after)
+    folder = _evidence(proof, host, what, after)
     options = [
         *proof.options,
         *([f"--after={after}"] if after else []),
-        option,
+        f"--{what}={file}",
         "--no-evidence",
         f"--check-deadline={_CHECK_SECONDS:g}",
     ]

@@ -106,7 +106,7 @@ def test_the_checks_after_a_restart_are_those_that_survive_it(tmp_path: Path) ->
     for after in ("", "reboot"):
         made.check(proof, host, Target("ssh://x", KIND), [a_machine()], after)
     assert ["--after=reboot" in options for options in seen] == [False, True]
-    assert [check.id for check in host.report.checks] == [f"{KIND}-nodes", "after-reboot"]
+    assert [check.id for check in host.report.checks] == [f"{KIND}-join", "after-reboot"]
 
 
 def test_all_machines_are_its_nodes_before_they_work_together(booted: None, tmp_path: Path) -> None:

@@ -205,7 +205,9 @@ class Api:
             elif call.action == "StopInstances" and call.flag("Force"):
                 self._reconciler.force(instance_id)
         if call.action == "RunInstances":
-            for instance_id in _texts(body, "instanceId"):
+            launched = _texts(body, "instanceId")
+            self._ec2.share_profile(launched)
+            for instance_id in launched:
                 self._ec2.place(instance_id, _placement_group(call))
             body = body.replace(b"<code>16</code>", b"<code>0</code>")
             body = body.replace(b"<name>running</name>", b"<name>pending</name>")

@@ -13,7 +13,7 @@ import ipaddress
 import json
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +167,14 @@ class Ec2:
         instance = self.instance(instance_id)
         if instance is not None:
             instance.placement.group_name = group
+
+    def share_profile(self, instance_ids: Sequence[str]) -> None:
+        """Gives all instances of a launch its instance profile, which moto gives to the first one only."""
+        instances = [instance for instance in map(self.instance, instance_ids) if instance is not None]
+        profile = self._profile_of(instances[0]) if instances else None
+        if profile is not None:
+            for instance in instances[1:]:
+                self.backend.associate_iam_instance_profile(instance.id, iam_instance_profile_arn=profile.arn)
 
     def set_state(self, instance: Any, name: str, code: str = "", message: str = "") -> None:
         """What DescribeInstances shows; with `code`, why (such as Server.InternalError)."""

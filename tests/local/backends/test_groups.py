@@ -6,6 +6,7 @@ Placement groups in the local region, as boto3 sees them, and removed by the cod
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,14 @@ def test_machines_of_one_call_are_in_one_group(world: World, cloud: Cloud, run: 
     assert {group.name for group in groups if group} == {"g"} and None not in groups
     assert len({row.private_ip for row in rows}) == 3 and len({row.subnet_id for row in rows}) == 1
     assert world.ec2.placement_groups.of(world.launch()) is None
+
+
+def test_machines_of_one_call_have_its_instance_profile(world: World, cloud: Cloud, run: runs.Run) -> None:
+    cloud.import_key("k", PUBLIC_KEY, run.tags())
+    cloud.place = replace(cloud.place, instance_profile=world.ec2.profile)
+    ids = cloud.launch_all(Launch(BASE_ID, "g5.12xlarge", "k", run.tags(), "", count=3))
+    views = [world.ec2.view(world.ec2.instance(each)) for each in ids]
+    assert len({view.role for view in views}) == 1 and None not in [view.role for view in views]
 
 
 @pytest.mark.parametrize(
