@@ -198,8 +198,8 @@ def check_all(
 ) -> None:
     """A pass of its own, while all instances are watched; in the first one's report.
 
-    what: the validator's option of the pass, and the name of its evidence; file: that option's. after: the restart that it
-    is after. MachineLost, ChecksIncomplete, MachineError.
+    what: the validator's option of the pass, and the name of its evidence; file: that option's. after: the restart
+    before it. MachineLost, ChecksIncomplete, MachineError.
     """
     folder = _evidence(proof, host, what, after)
     options = [
