@@ -85,6 +85,7 @@ class EventDocument(TypedDict):
     truncated: NotRequired[bool]
     InstanceId: NotRequired[str]
     InstanceType: NotRequired[str]
+    NodeName: NotRequired[str]
     Severity: NotRequired[str]
     Xid: NotRequired[str]
     SXid: NotRequired[str]

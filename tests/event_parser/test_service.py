@@ -371,3 +371,40 @@ def test_driver_version_of_the_loaded_module(bench: Bench, text: str | None, ver
     bench.print(xid(0))
     settle(service)
     assert bench.events()[0]["driver"] == version
+
+
+def test_event_names_the_kubernetes_node_as_soon_as_nodeadm_has_written_it(bench: Bench) -> None:
+    file = bench.folder / "environment"
+    bench.options.kubelet_environment = str(file)
+    service = bench.start()
+    service.instance = {"InstanceId": "i-0123456789abcdef0"}
+    bench.print(xid(0))
+    settle(service)
+    file.write_text(
+        "KUBELET_CONFIG_DROPIN_DIR_ALPHA=on\nNODEADM_KUBELET_ARGS=--cloud-provider=external"
+        " --hostname-override=ip-10-0-3-7.eu-central-1.compute.internal --node-ip=10.0.3.7\n"
+    )
+    bench.print(xid(1, 48))
+    settle(service)
+    assert [event.get("NodeName") for event in bench.events()] == [None, "ip-10-0-3-7.eu-central-1.compute.internal"]
+    service._heartbeat()
+    heartbeat = bench.documents()[-1]
+    assert (heartbeat["kind"], heartbeat["NodeName"]) == ("heartbeat", "ip-10-0-3-7.eu-central-1.compute.internal")
+    assert ["InstanceId"] in heartbeat["_aws"]["CloudWatchMetrics"][0]["Dimensions"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("NODEADM_KUBELET_ARGS=--hostname-override=a.internal --hostname-override=of-the-user\n", "of-the-user"),
+        ('NODEADM_KUBELET_ARGS="--hostname-override=i-0123456789abcdef0"', "i-0123456789abcdef0"),
+        ("NODEADM_KUBELET_ARGS='--v=2 --hostname-override b'", "b"),
+        ("NODEADM_KUBELET_ARGS=--node-labels=x--hostname-override=y\n", None),
+        ("", None),
+    ],
+)
+def test_node_name_is_the_last_of_kubelet_s_flags(tmp_path: Path, text: str, name: str | None) -> None:
+    file = tmp_path / "environment"
+    file.write_text(text)
+    assert parser_module("environment").read_node_name(str(file)) == name
+    assert parser_module("environment").read_node_name(str(tmp_path / "missing")) is None

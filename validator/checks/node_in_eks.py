@@ -17,10 +17,13 @@ from typing import Any
 import pytest
 
 from validator import eks_token
+from validator.checks.event_parser import require_parser
+from validator.cloudwatch import CloudWatch
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import NodeRole, PlanDocument, section
 from validator.probes import MachineUnderTest, containers
+from validator.probes.agent import injected_xids
 from validator.probes.cluster import eks_node, joined, kubernetes
 
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_eks"), pytest.mark.survives]
@@ -200,6 +203,27 @@ def test_versions_are_the_image_s(host: Any, plan: PlanDocument, found: Found, o
         wrong.append(f"kubelet: planned {planned}, the node reports {info['kubeletVersion']}")
     if wrong:
         observe.fail("; ".join(wrong))
+
+
+@pytest.fixture(scope="module")
+def xids(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch, log_group_suffix: str
+) -> injected_xids.Xids:
+    """UNPROVEN where an injected Xid would reach production's log groups although the proof has groups of its own."""
+    return injected_xids.injected(host, plan, machine, cloudwatch, log_group_suffix)
+
+
+def test_an_xid_names_the_node(
+    xids: injected_xids.Xids, machine: MachineUnderTest, found: Found, observe: Observe
+) -> None:
+    """An Xid arrives in CloudWatch Logs with the name of the node, by which an operator drains it."""
+    if found.node is None:
+        unproven(f"no node: {found.error}")
+    machine.require_clock()
+    require_parser(xids.host)
+    sent = xids.from_userland(machine.gpus[0].pci if machine.gpus else "0000:00:1e.0", observe)
+    event = xids.event(sent, observe)
+    observe.same(event.get("NodeName"), found.node["metadata"]["name"], "NodeName of the event in the JSON stream")
 
 
 def test_every_gpu_is_allocatable(

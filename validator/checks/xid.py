@@ -14,49 +14,22 @@ from validator.observe import Observe, unproven
 from validator.pci import PCI_LIST
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, base_driver, hardware, nvidia_smi, pci_address, xid_injection
-from validator.probes.agent import injected_lines
+from validator.probes.agent import injected_lines, injected_xids
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
-
-_CODE = 31  # an application's MMU fault: common, and no GPU needs a repair after it
-_PID, _PROCESS = 4242, "gpu-ami-proof"
-
-
-class Xids(injected_lines.InjectedLines):
-    """Injects Xids on a host and follows them."""
-
-    what = "an Xid"
-
-    def kernel_files(self) -> list[str]:
-        """Files through which the simulated driver prints an Xid; none on a real GPU."""
-        return sorted(self.host.run("ls -1 /proc/driver/nvidia/gpus/*/xid 2>/dev/null").stdout.split())
-
-    def from_kernel(self, file: str, observe: Observe) -> injected_lines.Injection:
-        nonce = injected_lines.nonce()
-        return self.inject(file, _body(nonce), nonce, pci_address(file.split("/")[-2]), observe)
-
-    def from_userland(self, pci: str, observe: Observe) -> injected_lines.Injection:
-        nonce = injected_lines.nonce()
-        return self.inject_drill(f"NVRM: Xid (PCI:{pci[:-2]}): {_body(nonce)}", nonce, pci, observe)
-
-
-def _body(nonce: str) -> str:
-    return f"{_CODE}, pid={_PID}, name={_PROCESS}, Ch 00000010, intr 00000000. MMU Fault: {nonce}"
 
 
 @pytest.fixture(scope="module")
 def xids(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch, log_group_suffix: str
-) -> Xids:
+) -> injected_xids.Xids:
     """UNPROVEN where an injected Xid would reach production's log groups although the proof has groups of its own."""
-    injected = Xids(host, plan, machine, cloudwatch)
-    injected.require_group_suffix(log_group_suffix)
-    return injected
+    return injected_xids.injected(host, plan, machine, cloudwatch, log_group_suffix)
 
 
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.survives
-def test_kernel_xid_arrives_once(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
+def test_kernel_xid_arrives_once(xids: injected_xids.Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """An Xid printed by the driver arrives in both logs and both streams exactly once, with origin kernel."""
     machine.require_clock()
     require_parser(xids.host)
@@ -79,7 +52,7 @@ def test_kernel_xid_arrives_once(xids: Xids, machine: MachineUnderTest, observe:
     _require_fields(xids, sent, "kernel", observe)
 
 
-def _require_kernel_origin(xids: Xids, sent: injected_lines.Injection, observe: Observe) -> None:
+def _require_kernel_origin(xids: injected_xids.Xids, sent: injected_lines.Injection, observe: Observe) -> None:
     # dd reads /dev/kmsg record by record and exits instead of waiting.
     kmsg = "dd if=/dev/kmsg bs=8192 iflag=nonblock 2>/dev/null | grep -aF -- %s"
     records = xids.host.run(kmsg, sent.nonce).stdout.splitlines()
@@ -90,18 +63,18 @@ def _require_kernel_origin(xids: Xids, sent: injected_lines.Injection, observe: 
         observe.fail(f"the record does not have the facility kern: {records[0]}")
 
 
-def _require_fields(xids: Xids, sent: injected_lines.Injection, origin: str, observe: Observe) -> None:
+def _require_fields(xids: injected_xids.Xids, sent: injected_lines.Injection, origin: str, observe: Observe) -> None:
     fields = xids.event(sent, observe)
-    expected = {"kind": "xid", "code": _CODE, "pci": sent.device, "pid": _PID, "process": _PROCESS, "origin": origin}
+    expected = injected_xids.fields(sent, origin)
     values = {key: fields.get(key) for key in expected}
     values["pci"] = pci_address(str(values["pci"]))
-    xids.require_fields(fields, values, expected, sent, f"NVRM: Xid (PCI:{sent.device[:-2]}): {_CODE}, ", observe)
+    xids.require_fields(fields, values, expected, sent, injected_xids.line_start(sent), observe)
 
 
 # Where no accelerator is planned, it still proves the path of kernel messages; Neuron has a drill of its own.
 @pytest.mark.without("neuron")
 @pytest.mark.survives
-def test_drill_is_labelled(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
+def test_drill_is_labelled(xids: injected_xids.Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """A line that a process wrote to /dev/kmsg arrives with origin userland, so a drill triggers no repair."""
     machine.require_clock()
     require_parser(xids.host)
@@ -116,7 +89,7 @@ def test_drill_is_labelled(xids: Xids, machine: MachineUnderTest, observe: Obser
 
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.asked("provoke_xid")
-def test_real_fault_arrives(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
+def test_real_fault_arrives(xids: injected_xids.Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """An out-of-bounds store on a real GPU arrives once as the driver's Xid 31 or 13, with the process.
 
     The GPU is usable afterwards.
@@ -161,7 +134,7 @@ def _run_on_gpu(host: Any, pci: str, *, only_work: bool = False) -> xid_injectio
     return xid_injection.read_result(done.rc, done.stdout, done.stderr)
 
 
-def _printed(xids: Xids, before: int, pci: str, observe: Observe) -> list[xid_injection.Record]:
+def _printed(xids: injected_xids.Xids, before: int, pci: str, observe: Observe) -> list[xid_injection.Record]:
     def look() -> list[xid_injection.Record] | None:
         records = xid_injection.xids(xids.host.run(xid_injection.KMSG).stdout, before, pci)
         return records if any(record.code in xid_injection.CODES for record in records) else None
@@ -178,7 +151,7 @@ def _printed(xids: Xids, before: int, pci: str, observe: Observe) -> list[xid_in
 
 
 def _require_fault_everywhere(
-    xids: Xids, fault: xid_injection.Result, printed: list[xid_injection.Record], observe: Observe
+    xids: injected_xids.Xids, fault: xid_injection.Result, printed: list[xid_injection.Record], observe: Observe
 ) -> None:
     (boot_id,) = xids.host.run("cat /proc/sys/kernel/random/boot_id").stdout.split()
     since = fault.stored - 60
@@ -205,7 +178,9 @@ def _require_fault_everywhere(
     observe.hop("store on the GPU → CloudWatch Logs (raw)", arrived.ingested - fault.stored)
 
 
-def _require_cause(xids: Xids, cause: xid_injection.Record, fault: xid_injection.Result, observe: Observe) -> None:
+def _require_cause(
+    xids: injected_xids.Xids, cause: xid_injection.Record, fault: xid_injection.Result, observe: Observe
+) -> None:
     expected = {"code": "31 or 13", "pid": fault.pid, "process": fault.name}
     printed = {"code": cause.code, "pid": cause.pid, "process": cause.process}
     branch = int(base_driver.version(xids.plan, xids.machine).partition(".")[0])

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import PLAN, Judge, table_host
+from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, Judge, table_host
+from tests.validator.checks.test_xid import World
 from tests.validator.probes.cluster.test_eks_node import BOOT_ID, Api, a_cluster, a_node, ended
 from validator.checks import node_in_eks as checks
 from validator.checks.node_in_eks import Found
 from validator.plan import as_plan
+from validator.probes.agent import injected_xids
 from validator.probes.cluster import joined
 from validator.probes.cluster import nodes as node_files
 from validator.probes.cluster.kubernetes import ApiError
@@ -258,6 +260,29 @@ def test_versions(judge: Judge, made: Any, node: Any, table: dict[str, str], ver
     found = Found(node, "it is gone")
     judged = judge(checks.test_versions_are_the_image_s, VERSIONS | table, plan=made, found=found)
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+@pytest.mark.parametrize(
+    ("broken", "verdict", "message"),
+    [
+        ({"fields": {"NodeName": "n"}}, "PASS", ""),
+        ({}, "FAIL", "NodeName of the event in the JSON stream: expected 'n', got None"),
+        ({"fields": {"NodeName": "of-the-builder"}}, "FAIL", "expected 'n', got 'of-the-builder'"),
+        ({"silent_group": "json"}, "FAIL", "did not reach group json"),
+        ({"state": "dead"}, "UNPROVEN", "the parser is not running"),
+    ],
+)
+def test_xid_with_the_node_s_name(judge: Judge, broken: dict[str, Any], verdict: str, message: str) -> None:
+    world = World(**broken)
+    machine = FakeMachine(METADATA, first_boot_time=90.0)
+    xids = injected_xids.Xids(world.host, as_plan(PLAN), machine, world)  # type: ignore[arg-type]
+    judged = judge(checks.test_an_xid_names_the_node, {}, xids=xids, machine=machine, found=Found(a_node()))
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+def test_xid_of_a_machine_that_is_no_node_shows_nothing(judge: Judge) -> None:
+    judged = judge(checks.test_an_xid_names_the_node, {}, xids=None, machine=None, found=Found(None, "none came"))
+    assert (judged.verdict, judged.message) == ("UNPROVEN", "no node: none came")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ config               the configuration, and the series and streams that follow f
 log                  the agent's log: errors, and calls that AWS refused
 way_out              whether the machine can connect to CloudWatch at all
 injected_lines       lines that a proof injects into the kernel log, and their way through the agent
+injected_xids        those that are Xids
 lint                 a linter for the configuration: agent and metrics
 lint_logs            the linter's rules for logs, with those of the CloudWatch Logs API
 lint_plugins         the linter's rules for cpu, disk, mem and other system plugins

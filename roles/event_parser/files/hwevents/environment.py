@@ -43,6 +43,20 @@ def read_instance(dmi: str = "/sys/class/dmi/id", cloud: str = "/var/lib/cloud/d
     return instance
 
 
+def read_node_name(path: str) -> Optional[str]:
+    """The name of this machine's Kubernetes node: of kubelet's flags in the file, the last `--hostname-override`.
+
+    nodeadm writes the file at each boot, and appends the flags of NodeConfig, which take precedence (amazon-eks-ami,
+    nodeadm/internal/kubelet/environment.go). None where there is no such file or flag.
+    """
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            names = re.findall(r"(?:^|[\s=\"'])--hostname-override[= ]([^\s\"']+)", file.read(65536), re.MULTILINE)
+    except OSError:
+        return None
+    return names[-1][:253] if names else None
+
+
 def _first_line(path: str) -> Optional[str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

@@ -14,6 +14,7 @@ class Options:
     policy = "/etc/gpu-ami/xid-policy.json"
     nvidia_smi = "/usr/bin/nvidia-smi"
     driver_version = "/proc/driver/nvidia/version"
+    kubelet_environment = "/etc/eks/kubelet/environment"
     heartbeat_s = 60.0
     seed_metrics_s = 0.0  # 0: not published
     raw_cap = 64 * 1024 * 1024

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 
 from . import VERSION, details, emf, kmsg
 from .catalogue import Catalogue
-from .environment import read_boot_id, read_driver, read_instance, read_ports
+from .environment import read_boot_id, read_driver, read_instance, read_node_name, read_ports
 from .event import Builder, Moment
 from .grammar import Broken, Lost, Sxid, Xid, parse
 from .initialisation import InitFailure
@@ -236,6 +236,8 @@ class Service:
     def _commit(self, raw_lines: List[bytes], everything: bool = False) -> None:
         now = time.monotonic()
         events = self.tracker.release(int(now * 1e6), everything=everything)
+        if events:
+            self._learn_environment()
         self.raw_seq = max(self.raw_seq, self.source.last_seq)
         lines = [self._event_line(event, now) for event in events]
         lines += self._loss_line()
@@ -292,9 +294,12 @@ class Service:
         self.notifier.send("WATCHDOG=1", "STATUS=" + state)
 
     def _learn_environment(self) -> None:
-        """Reads what may appear after the service has started: cloud-init's instance id, the driver's module."""
+        """Reads what may appear after the service has started: cloud-init's instance id, the node's name, the driver's module."""
         if "InstanceId" not in self.instance:
             self.instance = read_instance()
+        node_name = read_node_name(self.options.kubelet_environment)
+        if node_name is not None:
+            self.instance["NodeName"] = node_name
         if self.tracker.driver is None:
             self.tracker.driver = read_driver(self.options.driver_version)
 
