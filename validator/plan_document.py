@@ -252,6 +252,14 @@ class SourceBuild(Component):
     commit: NotRequired[str]
 
 
+class NcclTests(SourceBuild):
+    """nccl-tests, and what it is built with: NCCL's headers of the same version, GPUs by their compute capability."""
+
+    packages: NotRequired[dict[str, str]]
+    repository: NotRequired[Repository]
+    capabilities: NotRequired[list[str]]
+
+
 class ContainerToolkit(PackagedComponent):
     """The NVIDIA container toolkit and the container runtime that it configures."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import xml.etree.ElementTree as tree
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpu_ami.local.mirror.table import REPLICAS
 from gpu_ami.local.replicas.cloudwatch_agent.cwagent import configuration
 from gpu_ami.local.replicas.cloudwatch_agent.cwagent import gpu as agent_gpu
 from gpu_ami.local.replicas.nvidia_driver.nvidia_smi.smi.cli import main
+from gpu_ami.local.replicas.nvidia_driver.nvidia_smi.smi.driver import NVLINK
+from gpu_ami.recipes.facts import load_facts
 
 from .conftest import A10G, A100, VERSION
 
@@ -186,6 +190,18 @@ def test_nvlink_and_topology(machine: Machine) -> None:
     assert errors.startswith("GPU 1:") and "\t Link 11: CRC Errors: 0" in errors
     matrix = smi(root, "topo", "-m")[1].splitlines()
     assert matrix[1].split("\t")[:3] == ["GPU0", " X ", "NV12"]
+
+
+def test_every_gpu_behind_switches_has_links() -> None:
+    """A new row of the facts without links would be a machine whose GPUs cannot reach each other."""
+    table = load_facts().instance_types["instance_types"]
+    models = {row["gpu"]["name"] for row in table.values() if row["nvswitch"]}
+    parts = [part for part, _, _ in NVLINK]
+    assert len(models) > 5
+    assert {model for model in models if not any(part in model for part in parts)} == set()
+    source = (REPLICAS / "nvidia_driver" / "libcuda" / "boards.c").read_text()
+    listed = re.search(r"linked\[\] = \{([^}]*)\}", source)
+    assert listed and re.findall(r'"([^"]+)"', listed[1]) == parts
 
 
 def test_versions_help_and_summary(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -10,6 +10,9 @@ import pytest
 from tests.validator.checks.conftest import INSTANCE, PLAN, Judge
 from validator.checks import cloudwatch_agent as agent
 
+NO_GPU = "T E! [inputs.nvidia_smi] Error in plugin: /usr/bin/nvidia-smi -q -x ended with 9: NVIDIA-SMI has failed\n"
+BOARD = "0000:00:1b.0 0x1af4 0x1110 0x050000 \n"
+
 LOGS, METRICS = PLAN["cloudwatch_agent"]["config"], PLAN["cloudwatch_agent"]["gpu_config"]
 
 
@@ -122,6 +125,24 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         {"cat*": "T E! cloudwatch: code: AccessDenied, message: not authorized to perform: cloudwatch:PutMetricData\n"},
         "ERROR",
         "iam/instance.json",
+    ),
+    (
+        agent.test_agent_log_has_no_error,
+        {"cat*": NO_GPU, "for d in *": BOARD, "modinfo *": "pci:v000010DEd*sv*sd*bc03sc02i00*\n"},
+        "UNPROVEN",
+        "no NVIDIA GPU on the PCI bus: the 1 boards are simulated",
+    ),
+    (
+        agent.test_agent_log_has_no_error,
+        {"cat*": NO_GPU, "for d in *": BOARD, "modinfo *": "pci:v00001AF4d00001110sv*sd*bc*sc*i*\n"},
+        "FAIL",
+        "1 errors in the agent's log, the last: T E! [inputs.nvidia_smi]",
+    ),
+    (
+        agent.test_agent_log_has_no_error,
+        {"cat*": f"T E! cannot publish\n{NO_GPU}", "for d in *": BOARD, "modinfo *": "pci:v000010DEd*sv*sd*\n"},
+        "FAIL",
+        "2 errors in the agent's log",
     ),
     (agent.test_agent_knows_no_other_instance, {"cd*": f"logs/state/x:{INSTANCE}\n"}, "PASS", ""),
     (

@@ -25,7 +25,7 @@ static struct device devices[DEVICES];
 static int device_count = -1; /* before cuInit */
 
 /* NVLinks by model: smi/driver.py, NVLINK. */
-static const char *const linked[] = {"A100-SXM", "H100 80GB HBM3", "H200", "B200", "V100-SXM"};
+static const char *const linked[] = {"A100-SXM", "H100 80GB HBM3", "H200", "B200", "B300", "V100-SXM"};
 
 static long read_file(const char *path, char *text, size_t bytes)
 {
