@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from gpu_ami.errors import BuildError, GpuAmiError, counted
 from gpu_ami.files import read_json, write_json
-from gpu_ami.report import Report, document
+from gpu_ami.report import HostReport, Report, document
+from validator.probes import hardware
 from validator.results import Converters, InvalidRecord, Record, plain_fields
 
 SCHEMA = "gpu-ami/rehearsal/1"
@@ -30,9 +31,10 @@ class Rehearsal(Record):
     """One recipe of a run.
 
     result: the verdict on what was asked for, NOT_BUILT, ERROR (not judged, for another reason), NO_BASE_IMAGE or
-    LEFT_OUT. exit_code: what this recipe contributes; 0 without a base image, and for what was left out. base_image:
-    of the local region. source_ami: id. seconds: from the plan to the verdict. checks: how many have each verdict.
-    simulated: what stood in for the original: the system, families of replicas, the accelerators of a booted machine.
+    LEFT_OUT. exit_code: what this recipe contributes; 0 without a base image, for what was left out, and for a real
+    driver that has no GPU here. base_image: of the local region. source_ami: id. seconds: from the plan to the
+    verdict. checks: how many have each verdict. simulated: what stood in for the original: the system, families of
+    replicas, the accelerators of a booted machine.
     replicas: `package version`. failed: ids of red checks. reason: why it is no PASS. instance_type: that was booted,
     without restarts; "" for files alone. inputs: digest (candidates.inputs_digest). finished: RFC 3339, UTC.
     unchanged: an earlier run found it of the same inputs. kept: the image was not removed.
@@ -78,11 +80,15 @@ class Rehearsal(Record):
         reasons += [f"{host.name} {check.id}: {check.first_line}" for host, check in failures]
         reasons += [f"{host.name}: {line}" for host in hosts if not host.error for line in host.unproven(asked.roles)]
         reasons += [f"incomplete: {asked.incomplete}"] if asked.incomplete else []
+        # Here nothing more can be proven of a real driver, whatever the image is like.
+        limits = [next(iter(_without_boards(host)), "") for host in hosts if host.unproven(asked.roles)]
+        is_limit = (asked.verdict, asked.exit_code) == (document.UNPROVEN, 1) and bool(limits) and all(limits)
+        reasons += limits if is_limit else []
         replicas = {f"{entry.package} {entry.version}".strip() for host in hosts for entry in host.replicas}
         return replace(
             self,
             result=str(asked.verdict),
-            exit_code=asked.exit_code,
+            exit_code=0 if is_limit else asked.exit_code,
             checks=document.counts(checks),
             replicas=tuple(sorted(replicas)),
             failed=tuple(sorted({check.id for _, check in failures})),
@@ -95,6 +101,12 @@ class Rehearsal(Record):
 
     def write(self, folder: Path) -> None:
         write_json(folder / RESULT_FILE, {"schema": SCHEMA, **self.to_json()})
+
+
+def _without_boards(host: HostReport) -> list[str]:
+    """Why checks of a host were UNPROVEN: its driver is a real one, and its GPUs are simulated."""
+    lines = (check.first_line for check in host.checks if check.verdict == document.UNPROVEN)
+    return [line for line in lines if line.startswith(hardware.NO_BOARD)]
 
 
 def load(folder: Path) -> Rehearsal | None:

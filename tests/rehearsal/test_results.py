@@ -55,6 +55,31 @@ def test_a_machine_that_proves_too_little_is_unproven_with_the_reason() -> None:
     assert row.reason == "g6.xlarge: xid: no check of it passed"
 
 
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("no NVIDIA GPU on the PCI bus: the 4 boards are simulated (1af4:1110), and the module is NVIDIA's own", 0),
+        ("nothing arrived within 900 s", 1),
+    ],
+)
+def test_real_driver_without_a_gpu_is_a_limit_of_the_region(message: str, code: int) -> None:
+    host = machine(xid="UNPROVEN", metrics="UNPROVEN")
+    checks = tuple(replace(one, message=message) if one.role == "xid" else one for one in host.checks)
+    row = ROW.judged(a_report(replace(host, checks=checks)))
+    assert (row.result, row.exit_code) == ("UNPROVEN", code)
+    assert row.reason.startswith("g6.xlarge: metrics: no check of it passed")
+    assert (message in row.reason) is (code == 0)
+
+
+def test_real_driver_without_a_gpu_excuses_no_red_check() -> None:
+    host = machine(xid="UNPROVEN", metrics="FAIL")
+    checks = tuple(
+        replace(one, message="no NVIDIA GPU on the PCI bus: …") if one.role == "xid" else one for one in host.checks
+    )
+    row = ROW.judged(a_report(replace(host, checks=checks)))
+    assert (row.result, row.exit_code, row.failed) == ("FAIL", 1, ("metrics::test_it",))
+
+
 def test_a_machine_that_was_not_reached_is_not_judged() -> None:
     host = replace(machine(), checks=(), error="no SSH within 600 s\nlast lines", error_verdict="UNPROVEN")
     row = ROW.judged(a_report(host))

@@ -33,6 +33,8 @@ MEMORY_PERCENT = 2.0
 # The fabric manager guide: the NVSwitches of HGX A100 and H100 are PCI devices of the host, those of HGX B200 are not.
 SWITCHES_ON_PCI = ("Ampere", "Hopper")
 # QEMU's ivshmem: a GPU of the local region, where NVIDIA's own driver finds no device.
+# Starts the reason of what a real driver cannot prove on simulated boards.
+NO_BOARD = "no NVIDIA GPU on the PCI bus: "
 _SIMULATED_BOARD = ("1af4", "1110")
 DRIVER = "cat /proc/driver/nvidia/version"  # modinfo is not in PATH of an unprivileged user
 Run = Callable[[str], tuple[int, str]]  # a command → exit status, standard output
@@ -184,7 +186,7 @@ def without_board(host: Any, module: str) -> str:
     if shown.rc != 0 or re.search(r"^pci:v00001AF4d00001110", shown.stdout, re.MULTILINE | re.IGNORECASE):
         return ""
     return (
-        f"no NVIDIA GPU on the PCI bus: the {len(boards)} boards are simulated ({':'.join(_SIMULATED_BOARD)}), and the "
+        f"{NO_BOARD}the {len(boards)} boards are simulated ({':'.join(_SIMULATED_BOARD)}), and the "
         f"module {module} is NVIDIA's own, which drives real GPUs alone"
     )
 
