@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.build.layers import included_roles
 from gpu_ami.process import run
 
 pytestmark = pytest.mark.slow
@@ -173,8 +174,7 @@ def test_nothing_of_a_refused_installer_ran_or_stayed(tried: Tried) -> None:
     assert list(tried.folder.glob("*.work")) == []
 
 
-@pytest.mark.parametrize("role", ["ofi_nccl", "gdrcopy"])
-def test_source_is_refused(role: str, tmp_path: Path) -> None:
+def test_source_is_refused(tmp_path: Path) -> None:
     """A tag that was moved, and one that is not there."""
     repository = tmp_path / "repository"
     git = ["git", "-C", repository, "-c", "user.name=x", "-c", "user.email=x@localhost"]
@@ -184,12 +184,17 @@ def test_source_is_refused(role: str, tmp_path: Path) -> None:
     run([*git, "commit", "--quiet", "-m", "one"], timeout=60)
     run([*git, "tag", "v1"], timeout=60)
     found = run([*git, "rev-parse", "v1"], timeout=60).stdout.strip()
-    given = {"url": repository.as_uri(), "commit": MOVED, "version": "1"}
-    hosts = {
-        name: {f"{role}_{key}": value for key, value in (given | {"tag": tag}).items()}
-        for name, tag in (("moved", "v1"), ("missing", "v2"))
-    }
-    said = play(tmp_path, role, "source", hosts, {f"__{role}_source": f"{tmp_path}/{{{{ inventory_hostname }}}}"})
+    given = {"vendor_source_url": repository.as_uri(), "vendor_source_commit": MOVED}
+    hosts = {name: given | {"vendor_source_tag": tag} for name, tag in (("moved", "v1"), ("missing", "v2"))}
+    folder = {"vendor_source_folder": f"{tmp_path}/{{{{ inventory_hostname }}}}"}
+    said = play(tmp_path, "vendor_source", "main", hosts, folder)
     assert f"tag v1: expected commit {MOVED}, got {found}" in said["moved"]
     assert "v2" in said["missing"]
     assert not (tmp_path / "has-run").exists()
+
+
+@pytest.mark.parametrize("role", ["gdrcopy", "nccl_tests", "ofi_nccl"])
+def test_what_is_built_from_a_tag_is_cloned_by_one_role(role: str) -> None:
+    assert "vendor_source" in included_roles(ROOT / "roles" / role)
+    text = "".join(path.read_text() for path in (ROOT / "roles" / role / "tasks").glob("*.yml"))
+    assert "ansible.builtin.git" not in text

@@ -49,9 +49,7 @@ def errors(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch, log_group_suffix: str
 ) -> NeuronErrors:
     """UNPROVEN where a drill would reach production's log groups although the proof has groups of its own."""
-    injected = NeuronErrors(host, plan, machine, cloudwatch)
-    injected.require_group_suffix(log_group_suffix)
-    return injected
+    return NeuronErrors.of_proof(host, plan, machine, cloudwatch, log_group_suffix)
 
 
 def test_drill_arrives_once(errors: NeuronErrors, machine: MachineUnderTest, observe: Observe) -> None:

@@ -24,7 +24,7 @@ def xids(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch, log_group_suffix: str
 ) -> injected_xids.Xids:
     """UNPROVEN where an injected Xid would reach production's log groups although the proof has groups of its own."""
-    return injected_xids.injected(host, plan, machine, cloudwatch, log_group_suffix)
+    return injected_xids.Xids.of_proof(host, plan, machine, cloudwatch, log_group_suffix)
 
 
 @pytest.mark.planned("nvidia_driver")

@@ -31,7 +31,7 @@ from validator.schema import Flag, Integer
 
 ROOT = Path(__file__).resolve().parents[3]
 # Roles that only other roles include: nothing of them is in a recipe or plan.
-INCLUDED = {"node_base", "nvidia_device_nodes", "vendor_key", "vendor_packages"}
+INCLUDED = {"node_base", "nvidia_device_nodes", "vendor_key", "vendor_packages", "vendor_source"}
 
 
 def test_every_role_is_a_component() -> None:

@@ -11,7 +11,7 @@ import secrets
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
@@ -66,10 +66,14 @@ class InjectedLines:
         self.raw_group, self.json_group = telemetry["raw_log_group"], telemetry["json_log_group"]
         self.drill: Injection | None = None  # the line that was written to /dev/kmsg
 
-    def require_group_suffix(self, suffix: str) -> None:
+    @classmethod
+    def of_proof(
+        cls, host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch, group_suffix: str
+    ) -> Self:
         """UNPROVEN where a line would reach production's log groups although the proof has groups of its own."""
-        if suffix:
-            agent_config.require_group_suffix(agent_config.in_use(self.host), suffix)
+        if group_suffix:
+            agent_config.require_group_suffix(agent_config.in_use(host), group_suffix)
+        return cls(host, plan, machine, cloudwatch)
 
     def inject_drill(self, line: str, nonce: str, device: str, observe: Observe) -> Injection:
         # Without a newline the kernel does not publish the record before the next one.

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from validator.cloudwatch import CloudWatch
 from validator.observe import Observe
-from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, pci_address
+from validator.probes import pci_address
 from validator.probes.agent.injected_lines import InjectedLines, Injection, nonce
 
 _CODE = 31  # an application's MMU fault: common, and no GPU needs a repair after it
@@ -45,12 +43,3 @@ def fields(sent: Injection, origin: str) -> dict[str, Any]:
 def line_start(sent: Injection) -> str:
     """How the driver's line of an injected Xid starts."""
     return f"NVRM: Xid (PCI:{sent.device[:-2]}): {_CODE}, "
-
-
-def injected(
-    host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch, group_suffix: str
-) -> Xids:
-    """Xids of this machine. UNPROVEN where one would reach production's log groups although the proof has its own."""
-    xids = Xids(host, plan, machine, cloudwatch)
-    xids.require_group_suffix(group_suffix)
-    return xids

@@ -16,7 +16,7 @@ FILE = "/proc/driver/nvidia/gpus/0000:00:1b.0/xid"
 
 def injected(table: dict[str, Any], suffix: str = "") -> injected_xids.Xids:
     plan, machine = as_plan(PLAN), FakeMachine(METADATA)
-    return injected_xids.injected(table_host(table), plan, machine, None, suffix)  # type: ignore[arg-type]
+    return injected_xids.Xids.of_proof(table_host(table), plan, machine, None, suffix)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kernel", [True, False])
