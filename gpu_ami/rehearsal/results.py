@@ -81,7 +81,7 @@ class Rehearsal(Record):
         reasons += [f"{host.name}: {line}" for host in hosts if not host.error for line in host.unproven(asked.roles)]
         reasons += [f"incomplete: {asked.incomplete}"] if asked.incomplete else []
         # Here nothing more can be proven of a real driver, whatever the image is like.
-        limits = [next(iter(_without_boards(host)), "") for host in hosts if host.unproven(asked.roles)]
+        limits = [_limit_of(host) for host in hosts if host.unproven(asked.roles)]
         is_limit = (asked.verdict, asked.exit_code) == (document.UNPROVEN, 1) and bool(limits) and all(limits)
         reasons += limits if is_limit else []
         replicas = {f"{entry.package} {entry.version}".strip() for host in hosts for entry in host.replicas}
@@ -103,10 +103,10 @@ class Rehearsal(Record):
         write_json(folder / RESULT_FILE, {"schema": SCHEMA, **self.to_json()})
 
 
-def _without_boards(host: HostReport) -> list[str]:
-    """Why checks of a host were UNPROVEN: its driver is a real one, and its GPUs are simulated."""
+def _limit_of(host: HostReport) -> str:
+    """Why checks were UNPROVEN: the driver is a real one, and the GPUs are simulated. "" where none was for that."""
     lines = (check.first_line for check in host.checks if check.verdict == document.UNPROVEN)
-    return [line for line in lines if line.startswith(hardware.NO_BOARD)]
+    return next((line for line in lines if line.startswith(hardware.NO_BOARD)), "")
 
 
 def load(folder: Path) -> Rehearsal | None:
