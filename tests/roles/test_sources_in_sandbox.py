@@ -31,16 +31,18 @@ from gpu_ami.progress import Progress
 from tests.replicas import bad_mirror
 
 ROOT = Path(__file__).resolve().parents[2]
-SYSTEMS = {"apt": ("debian12", "debian12-gpu"), "dnf": ("al2023", "al2023-any-gpu")}
+SYSTEMS = {"apt": ("debian12", "debian12-gpu"), "dnf": ("al2023", "al2023-graphics")}
 # An installer without plugin, so that the plugin's own role has something to do, and a driver that goes with it.
 SECTIONS = {
     "nvidia_driver.version": "570.211.01",
     "cuda.version": "12.8",
+    "nccl.version": "newest",
     "efa.version": "1.36.0",
     "ofi_nccl.version": "1.16.3",
     "gdrcopy.version": "2.4.4",
+    "nccl_tests.version": "2.18.3",
 }
-COMPONENTS = ("efa", "ofi_nccl", "gdrcopy")
+COMPONENTS = ("cuda", "nccl", "efa", "ofi_nccl", "gdrcopy", "nccl_tests")
 RECORD = "/opt/amazon/efa_installed_packages"
 
 pytestmark = pytest.mark.sandbox
@@ -48,7 +50,7 @@ pytestmark = pytest.mark.sandbox
 
 @dataclass(frozen=True)
 class Given:
-    """A plan with all three components, and a home whose mirror serves them."""
+    """A plan with all components, and a home whose mirror serves them."""
 
     home: Path
     base: str
@@ -169,7 +171,7 @@ def test_damaged_repository_leaves_nothing(given: Given, role: str, damage: str,
         text = "\n".join([refused.value.message, *refused.value.details])
         assert f"{section['url']}: expected " in text
         assert f"tag {section['tag']}, commit {section['commit']}" in text
-        assert ("not found" if damage == "missing" else f"tag {section['tag']} is commit") in text, text
+        assert ("not found" if damage == "missing" else f"tag {section['tag']}: expected commit") in text, text
         assert "No file of it is left." in text
         kept = "/opt/amazon/ofi-nccl /usr/src/gdrdrv-* /usr/local/lib/libgdrapi* /var/tmp/gdrcopy /var/tmp/aws-ofi-nccl"
         assert sh(inside, f"ls -d {kept} 2>/dev/null || true") == ""
@@ -180,5 +182,8 @@ def test_components_are_built_and_stay_as_they_are(given: Given, tmp_path: Path)
         given.converge(inside, tmp_path, *COMPONENTS)
         assert given.converge(inside, tmp_path, *COMPONENTS).changed == ()
         found = sh(inside, "ldconfig -p")
+        assert sh(inside, "/opt/nccl-tests/build/all_reduce_perf 2>&1 || true").startswith(
+            "gpu-ami replica of nccl-tests"
+        )
         for library in ("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "/usr/local/lib/libgdrapi.so.2"):
             assert library in found
