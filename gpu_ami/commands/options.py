@@ -356,6 +356,11 @@ def signers(args: argparse.Namespace) -> list[Signer]:
 
 def existing_plan(out: Path | None) -> Path:
     """The folder to go on from: the one named, or the only one under out/ that has a plan."""
+    if out and out.is_file():
+        steps = f"gpu-ami plan {out}, then name the folder that it writes; gpu-ami prove {out} does all steps"
+        is_recipe = out.suffix in (".yml", ".yaml")
+        hint = steps if is_recipe else f"name the folder: {out.parent}"
+        raise UsageError(f"{out}: {'a recipe' if is_recipe else 'a file'}, expected a folder with plan.json", hint=hint)
     if out:
         return out
     plans = sorted(Path("out").glob("*/plan.json"))

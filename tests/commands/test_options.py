@@ -112,3 +112,20 @@ def test_log_groups_are_those_that_a_place_knows() -> None:
     from gpu_ami.cloud.place import LOG_GROUPS
 
     assert stages.LOG_GROUPS == LOG_GROUPS
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("mine.yml", "a recipe, expected a folder with plan.json", "gpu-ami prove mine.yml does all steps"),
+        ("plan.json", "a file, expected a folder with plan.json", "name the folder: ."),
+    ],
+)
+def test_file_is_no_folder_to_go_on_from(
+    name: str, message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).touch()
+    with pytest.raises(UsageError) as refused:
+        stages.existing_plan(Path(name))
+    assert (refused.value.message, hint in str(refused.value.hint)) == (f"{name}: {message}", True)
