@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
 from gpu_ami.report import HostReport, certificate, document
 from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate import validator_process
-from gpu_ami.validate.machines import watch
+from gpu_ami.validate.machines import machine, watch
 from gpu_ami.validate.machines.restarts import RESTARTS
 from gpu_ami.validate.proof import IMAGE_FILES, CheckOutput, check_files
 from gpu_ami.validate.recorder import HostRecord
@@ -61,7 +62,14 @@ def test_what_the_command_line_leaves_out_is_in_the_report(
     assert document.load(tmp_path / "report.json") == report
 
 
-def test_machine_time_and_cost_are_in_the_report(booted: None, tmp_path: Path) -> None:
+def test_machine_time_and_cost_are_in_the_report(booted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow = machine.Boot.follow
+
+    def follow_slowly(*words: Any) -> Any:
+        time.sleep(0.01)  # the report has milliseconds, and these machines are there in less
+        return follow(*words)
+
+    monkeypatch.setattr(machine.Boot, "follow", follow_slowly)
     report = prove_ami(a_proof(tmp_path, ()), Ec2())
     assert all(host.machine_seconds > 0 and host.cost_usd is not None for host in report.hosts)
     assert report.cost_usd is not None and report.price_basis.startswith("On-Demand, us-east-1")
