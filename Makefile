@@ -11,10 +11,10 @@ BOOT ?=
 PACKER ?=
 # What the local region does as AWS does, NAME or NAME:SEED (docs/conditions.md): make prove CONDITIONS=aws-like
 CONDITIONS ?=
-# gpu_ami/local/prerequisites.py names the same packages; tests/local/test_host_packages.py compares.
+# localregion/prerequisites.py names the same packages; tests/localregion/test_host_packages.py compares.
 PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv rpm createrepo-c \
             openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
-# What recipes of arm64 need on a host of another architecture: emulators, firmware, a compiler (gpu_ami/local/architectures.py).
+# What recipes of arm64 need on a host of another architecture: emulators, firmware, a compiler (localregion/architectures.py).
 ARM64_PACKAGES := qemu-user-static qemu-system-arm qemu-efi-aarch64 gcc-aarch64-linux-gnu
 # What tests of test-all run that set-up does not need: Open MPI between two network namespaces, and a build of kernel modules.
 TEST_PACKAGES := openmpi-bin linux-headers-cloud-$(shell dpkg --print-architecture 2>/dev/null || echo amd64)
@@ -52,7 +52,7 @@ setup: packages venv
 
 # Only what is missing is installed, so a second run needs neither root nor the network.
 packages:
-	@BACKPORTS=$(BACKPORTS) bash gpu_ami/local/packages.sh $(PACKAGES) $(FURTHER_PACKAGES)
+	@BACKPORTS=$(BACKPORTS) bash localregion/packages.sh $(PACKAGES) $(FURTHER_PACKAGES)
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed (make PYTHON=…)" >&2; exit 2; }
@@ -69,7 +69,7 @@ $(STAMP): pyproject.toml | python
 
 # Beside pip, by the system's Python. If it fails, it has said why, and gpu-ami makes the image when it needs it.
 base-image: | python
-	-@$(PYTHON) -m gpu_ami.local.images.prepare
+	-@$(PYTHON) -m localregion.images.prepare
 
 # What a change is tried with: minutes. test-all has everything that boots no machine, and is what CI runs.
 test: setup lint unit
@@ -115,7 +115,7 @@ real: setup
 # Kept by version in GPU_AMI_HOME; an interrupted run goes on where it ended. KUBERNETES=1.35: that version alone
 KUBERNETES ?=
 nodes: $(STAMP)
-	$(VENV)/bin/python -m gpu_ami.local.kubernetes $(KUBERNETES)
+	$(VENV)/bin/python -m localregion.kubernetes $(KUBERNETES)
 
 machine: setup
 	$(VENV)/bin/python -m pytest -m machine

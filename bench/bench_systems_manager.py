@@ -31,7 +31,7 @@ from gpu_ami.cloud.fleet import Limits, Selection, machines  # noqa: E402
 from gpu_ami.fleet import attachment, condition, documents  # noqa: E402
 from gpu_ami.progress import Progress  # noqa: E402
 from tests.fleet.service_machines import fleet  # noqa: E402
-from tests.local.conftest import World, served  # noqa: E402
+from tests.localregion.conftest import World, served  # noqa: E402
 
 
 def cpu_seconds() -> float:

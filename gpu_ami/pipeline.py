@@ -99,8 +99,8 @@ def open_session(
     if builder == builders.MACHINE or conditions:
         layered = None  # nothing is prepared for builders that are booted
     with runs.begin(home, "local") as run, _local_region(home, progress, conditions, layered) as region_place:
-        from gpu_ami.local import region
-        from gpu_ami.local.mirror import mirror
+        from localregion import region
+        from localregion.mirror import mirror
 
         place = _overridden(region_place, log_groups, deadlines)
         sandbox, builder_note = builders.choose(builder, place.conditions)
@@ -114,7 +114,7 @@ def open_session(
         offered = (prepare_mirror, publish_source_ami, home / "images")
 
         def make_room(out: Path) -> object:
-            from gpu_ami.local import housekeeping
+            from localregion import housekeeping
 
             return housekeeping.make_room(home, sorted(out.parent.glob("*")), progress)
 
@@ -156,8 +156,8 @@ def _require_no_error(findings: Sequence[preflight.Finding], progress: Progress)
 def _local_region(
     home: Path, progress: Progress, conditions: str, layered: layering.Layering | None
 ) -> Iterator[Place]:
-    from gpu_ami.local import region
-    from gpu_ami.local.state import FROM_BASE, FROM_LAYER
+    from localregion import region
+    from localregion.state import FROM_BASE, FROM_LAYER
 
     build = "" if layered is None else FROM_BASE if layered.mode == layering.NONE else FROM_LAYER
     place = region.up(home, embedded=True, progress=progress, conditions=conditions, build=build)
@@ -169,7 +169,7 @@ def _local_region(
 
 def running_local_place(home: Path) -> Place | None:
     """The local region's place if it is up; None otherwise (nothing is started for a host that runs already)."""
-    from gpu_ami.local import region
+    from localregion import region
 
     return region.local_place(home) if region.is_up(home) else None
 
@@ -183,7 +183,7 @@ def agent_version(agent_package: Path | None) -> list[str]:
     """The override that makes a plan ask for the release that a given agent package is of."""
     if agent_package is None:
         return []
-    from gpu_ami.local.mirror import deb
+    from localregion.mirror import deb
 
     version = deb.control_field(agent_package, "Version")
     release = re.match(r"\d+\.\d+\.\d+", version)
@@ -238,7 +238,7 @@ def build_stage(
 def _note_use(ami: str, out: Path, session: Session) -> None:
     """Where the place keeps images as files: the image stays while a document in the output folder names it."""
     if session.images:
-        from gpu_ami.local.images import references
+        from localregion.images import references
 
         references.note(session.images, ami, out)
 
@@ -385,7 +385,7 @@ def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, aske
 
 def _files_of(plan: Plan, ami: str, session: Session) -> host_proof.Files:
     """The files of an AMI in a place that keeps images; programs of the image's architecture run on this host then."""
-    from gpu_ami.local import architectures
+    from localregion import architectures
 
     if session.images:
         try:

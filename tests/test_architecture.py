@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("gpu_ami", "validator")
+PACKAGES = ("gpu_ami", "localregion", "validator")
 # Programs of the local region's replicas run on a machine; the starter is a folder for users, copied by `gpu-ami init`.
-_NOT_OURS = ("gpu_ami/local/replicas/", "gpu_ami/starter/")
+_NOT_OURS = ("localregion/replicas/", "gpu_ami/starter/")
 
 
 @cache
@@ -99,7 +99,7 @@ def test_modules_import_each_other_in_no_circle() -> None:
 
 
 def test_packages_import_each_other_in_no_circle() -> None:
-    roots = {"gpu_ami", "gpu_ami.local", "validator"}  # what lies flat in them stands below or above their packages
+    roots = {"gpu_ami", "localregion", "validator"}  # what lies flat in them stands below or above their packages
     arrows: dict[str, set[str]] = {}
     for module, targets in imports().items():
         for target in targets:
@@ -111,7 +111,7 @@ def test_packages_import_each_other_in_no_circle() -> None:
 
 def test_packages_are_entered_through_their_init() -> None:
     """From outside: a name that the package exports, or one of its modules; never a name from inside a module."""
-    flat = {"gpu_ami", "validator", "gpu_ami.local", "gpu_ami.commands", "validator.checks", "validator.remote"}
+    flat = {"gpu_ami", "validator", "localregion", "gpu_ami.commands", "validator.checks", "validator.remote"}
     inside = [
         f"{module}: from {node.module} import {', '.join(alias.name for alias in node.names)}"
         for module, tree in modules().items()
@@ -124,7 +124,7 @@ def test_packages_are_entered_through_their_init() -> None:
     assert inside == []
 
 
-# Who may import gpu_ami.local outside it and the commands: what opens a session, and rehearsals, which are of it.
+# Who may import localregion outside it and the commands: what opens a session, and rehearsals, which are of it.
 _OPEN_THE_LOCAL_REGION = {"gpu_ami.pipeline", "gpu_ami.build.builder"}
 # Who may read Place.simulated: what writes or compares it, as a report and a certificate show it.
 _READ_SIMULATED = {"gpu_ami.pipeline", "gpu_ami.validate.proof", "gpu_ami.commands.publish"}
@@ -132,15 +132,15 @@ _READ_SIMULATED = {"gpu_ami.pipeline", "gpu_ami.validate.proof", "gpu_ami.comman
 
 def test_nothing_else_asks_whether_it_runs_in_the_local_region() -> None:
     """What differs there is data of the place (gpu_ami.cloud.Place), or a function that it brings."""
-    aside = ("gpu_ami.local", "gpu_ami.commands.", "gpu_ami.rehearsal.")
+    aside = ("localregion", "gpu_ami.commands.", "gpu_ami.rehearsal.")
     importing, reading = set(), set()
     for module, tree in modules().items():
         names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        if any(name.startswith("gpu_ami.local") for name in names) and not module.startswith(aside):
+        if any(name.startswith("localregion") for name in names) and not module.startswith(aside):
             importing.add(module)
         asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "simulated"]
         of_places = any(ast.unparse(node).endswith("place.simulated") for node in asked)
-        if of_places and not module.startswith("gpu_ami.local"):
+        if of_places and not module.startswith("localregion"):
             reading.add(module)
     assert importing == _OPEN_THE_LOCAL_REGION
     assert reading == _READ_SIMULATED
@@ -168,19 +168,21 @@ def test_a_package_says_what_is_inside(package: str) -> None:
 
 # Modules that are tested through their package's door alone, and the file that does it.
 _THROUGH_THE_DOOR = {
-    "gpu_ami.local.backends.container_service.instances": (
-        "tests/local/backends/container_service/test_container_service.py"
+    "localregion.backends.container_service.instances": (
+        "tests/localregion/backends/container_service/test_container_service.py"
     ),
-    "gpu_ami.local.backends.container_service.service": (
-        "tests/local/backends/container_service/test_container_service.py"
+    "localregion.backends.container_service.service": (
+        "tests/localregion/backends/container_service/test_container_service.py"
     ),
-    "gpu_ami.local.backends.container_service.tasks": (
-        "tests/local/backends/container_service/test_container_service.py"
+    "localregion.backends.container_service.tasks": (
+        "tests/localregion/backends/container_service/test_container_service.py"
     ),
     "gpu_ami.cloud.clusters": "tests/validate/machines/test_user_data.py",
     "gpu_ami.validate.clusters.parallelcluster": "tests/validate/test_cluster.py",
     "gpu_ami.validate.clusters.service": "tests/validate/test_cluster.py",
-    "gpu_ami.local.backends.systems_manager.documents": "tests/local/backends/systems_manager/test_systems_manager.py",
+    "localregion.backends.systems_manager.documents": (
+        "tests/localregion/backends/systems_manager/test_systems_manager.py"
+    ),
     "validator.file_account.differences": "tests/validator/file_account/test_inventory.py",
 }
 

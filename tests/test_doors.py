@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # Programs that run on an instance, not here.
-_ON_THE_IMAGE = ("gpu_ami/local/replicas/",)
+_ON_THE_IMAGE = ("localregion/replicas/",)
 
 IMPORTS = {
     "subprocess": {
@@ -38,14 +38,16 @@ CALLS = {
     "os.system": set(),
     # The compute probe is sent to a host: a process that hangs in the driver there must not take its report along.
     "os.fork": {"validator/remote/compute_probe.py"},
-    "os._exit": {"gpu_ami/local/server.py", "validator/remote/compute_probe.py"},
+    "os._exit": {"localregion/server.py", "validator/remote/compute_probe.py"},
 }
 
 
 @cache
 def sources() -> tuple[tuple[str, ast.Module], ...]:
     """Path and syntax tree of each module, parsed once."""
-    paths = [path for folder in ("gpu_ami", "validator") for path in sorted((ROOT / folder).rglob("*.py"))]
+    paths = [
+        path for folder in ("gpu_ami", "localregion", "validator") for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
     named = [(path.relative_to(ROOT).as_posix(), path) for path in paths]
     ours = [(name, path) for name, path in named if not name.startswith(_ON_THE_IMAGE)]
     return tuple((name, ast.parse(path.read_text(encoding="utf-8"))) for name, path in ours)
@@ -152,15 +154,15 @@ def loaded_by(code: str) -> set[str]:
 
 def test_clients_of_the_local_region_load_no_moto() -> None:
     """3.3 of 3.4 s of CPU time, in every command that uses the region, when it was loaded (2026-11-23)."""
-    client = "from gpu_ami.local import images, machines, region"
+    client = "from localregion import images, machines, region"
     assert loaded_by(client) & {"moto", "boto3", "openapi_spec_validator"} == set()
 
 
 def test_the_region_starts_without_cloudformation() -> None:
     """moto's imports every service that it has. The first call to CloudFormation loads it."""
     daemon = (
-        "from gpu_ami.local import api, backends, machines, server\n"
-        "from gpu_ami.local.machines import factory, reconcile\nbackends.install(stacks=False)"
+        "from localregion import api, backends, machines, server\n"
+        "from localregion.machines import factory, reconcile\nbackends.install(stacks=False)"
     )
     loaded = loaded_by(daemon)
     assert "moto" in loaded and "openapi_spec_validator" not in loaded

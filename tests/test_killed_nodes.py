@@ -18,7 +18,7 @@ import pytest
 from gpu_ami import cli
 from tests.killed_driver import account
 from tests.killed_driver.project import Project, project, quickened
-from tests.local.conftest import BASE_ID
+from tests.localregion.conftest import BASE_ID
 
 pytestmark = pytest.mark.slow
 

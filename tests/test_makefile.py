@@ -28,7 +28,7 @@ case "$*" in
 esac
 """
 _PIP = "-m pip install -q --no-compile --disable-pip-version-check -e"
-_BASE = "-m gpu_ami.local.images.prepare"
+_BASE = "-m localregion.images.prepare"
 _PROVE = "prove variables/recipes/debian12-gpu.yml -o out/debian12-gpu"
 
 
@@ -36,9 +36,9 @@ _PROVE = "prove variables/recipes/debian12-gpu.yml -o out/debian12-gpu"
 def checkout(tmp_path: Path) -> Path:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
-    program = tmp_path / "gpu_ami" / "local" / "packages.sh"
+    program = tmp_path / "localregion" / "packages.sh"
     program.parent.mkdir(parents=True)
-    shutil.copy(ROOT / "gpu_ami" / "local" / "packages.sh", program)
+    shutil.copy(ROOT / "localregion" / "packages.sh", program)
     program = tmp_path / "system-python"
     program.write_text(_PYTHON)
     program.chmod(0o755)
@@ -140,5 +140,5 @@ def test_emulators_are_installed_for_recipes_of_another_architecture_alone(
     target: str, variables: list[str], expected: bool
 ) -> None:
     done = subprocess.run(["make", "-n", target, *variables], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    (line,) = [line for line in done.stdout.splitlines() if "local/packages.sh" in line]
+    (line,) = [line for line in done.stdout.splitlines() if "localregion/packages.sh" in line]
     assert ("qemu-system-arm" in line) == expected

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 from gpu_ami.errors import UsageError
 
-SANDBOX_TAGS = {"gpu-ami:machine": "sandbox"}  # gpu_ami/local/machines/factory.py
+SANDBOX_TAGS = {"gpu-ami:machine": "sandbox"}  # localregion/machines/factory.py
 _NO_LOGIN = "Timeout waiting for SSH"  # Packer's message
 # Waits after which Packer is started again where AWS throttled a call that Packer does not retry.
 _THROTTLED_SECONDS = (5.0, 15.0, 45.0)
@@ -244,6 +244,6 @@ def choose(asked: str, conditions: str) -> tuple[bool, str]:
 def _reason_against(conditions: str) -> str:
     if conditions:
         return f"conditions {conditions} are of booted machines"
-    from gpu_ami.local.sandbox import builder
+    from localregion.sandbox import builder
 
     return builder.unusable()

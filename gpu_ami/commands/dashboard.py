@@ -121,7 +121,7 @@ def _place(where: Path | None, progress: Progress) -> Any:
         from gpu_ami.cloud import load_place
 
         return load_place(where)
-    from gpu_ami.local import region
+    from localregion import region
 
     if not region.is_up():
         raise UsageError("the local region is not up", hint="gpu-ami region up, or --where FILE for AWS")

@@ -13,9 +13,9 @@ from gpu_ami.errors import UsageError
 if TYPE_CHECKING:
     from gpu_ami.build import Packer
     from gpu_ami.cloud import Place
-    from gpu_ami.local.prerequisites import Finding
     from gpu_ami.progress import Progress
     from gpu_ami.recipes import PlanDocument
+    from localregion.prerequisites import Finding
 
 _EPILOG = """\
 Exit code 0: nothing is missing; 2: something is missing, and the output names the packages to install. `packer` is the
@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
     from gpu_ami.files import home_dir
-    from gpu_ami.local import prerequisites
+    from localregion import prerequisites
 
     findings = [_packer() if each.name == "packer" else each for each in prerequisites.examine(home_dir())]
     lines = [f"{'ok     ' if each.ok else 'MISSING'} {each.name:24} {each.found}" for each in findings]
@@ -127,7 +127,7 @@ def _packer() -> Finding:
     """The Packer that builds use: its program, version and plugins."""
     from gpu_ami.build import packer
     from gpu_ami.errors import GpuAmiError
-    from gpu_ami.local.prerequisites import Finding
+    from localregion.prerequisites import Finding
 
     try:
         used = packer.Packer.find()

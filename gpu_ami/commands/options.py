@@ -98,8 +98,8 @@ def agent_package(args: argparse.Namespace, progress: Progress) -> Path | None:
     if package != Path("download"):
         return package
     from gpu_ami.files import home_dir
-    from gpu_ami.local.mirror import vendor_agent
     from gpu_ami.recipes import load_facts
+    from localregion.mirror import vendor_agent
 
     return vendor_agent.download_agent(home_dir(), load_facts().cloudwatch_agent, progress)
 

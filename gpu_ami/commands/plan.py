@@ -125,7 +125,7 @@ def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome
 def _not_built_here(plan: Plan, where: Path | None) -> list[str]:
     """What keeps the local region from building a plan that is made for it."""
     from gpu_ami.errors import UsageError
-    from gpu_ami.local.images import source_ami
+    from localregion.images import source_ami
 
     try:
         if where is None:
@@ -140,7 +140,7 @@ def _place(where: Path | None) -> Place:
         from gpu_ami.cloud import load_place
 
         return load_place(where)
-    from gpu_ami.local.region import local_place
+    from localregion.region import local_place
 
     return local_place()
 

@@ -17,9 +17,9 @@ from gpu_ami.commands.options import CONDITIONS_HELP
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpu_ami.local.control import InstanceStatus
-    from gpu_ami.local.region import RegionReport
     from gpu_ami.progress import Progress
+    from localregion.control import InstanceStatus
+    from localregion.region import RegionReport
 
 _EPILOG = """\
 The local region provides the APIs of EC2, CloudWatch, Logs, SSM, IAM, STS, ECS and EKS on the loopback interface, with
@@ -135,10 +135,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.files import home_dir
-    from gpu_ami.local import region
-    from gpu_ami.local.images import source_ami
-    from gpu_ami.local.mirror import mirror
     from gpu_ami.plan import Plan
+    from localregion import region
+    from localregion.images import source_ami
+    from localregion.mirror import mirror
 
     plans = [Plan.load(path).document for path in args.plan]
     for planned in [*plans, None]:
@@ -154,7 +154,7 @@ def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _down(_args: argparse.Namespace, _progress: Progress) -> Outcome:
-    from gpu_ami.local import region
+    from localregion import region
 
     was_there = region.down()
     return Outcome("the local region is down" if was_there else "the local region was not up", {"was_up": was_there})
@@ -162,7 +162,7 @@ def _down(_args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 def _status(_args: argparse.Namespace, _progress: Progress) -> Outcome:
     from gpu_ami.files import home_dir
-    from gpu_ami.local import housekeeping, region
+    from localregion import housekeeping, region
 
     status = region.status()
     rooms: dict[str, dict[str, int]] = {}
@@ -174,7 +174,7 @@ def _status(_args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def _describe_space(rooms: Mapping[str, Mapping[str, int]]) -> list[str]:
-    from gpu_ami.local import space
+    from localregion import space
 
     lines = []
     for kind, room in rooms.items():
@@ -187,7 +187,7 @@ def _prune(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
     from gpu_ami.files import home_dir
-    from gpu_ami.local import housekeeping, space
+    from localregion import housekeeping, space
 
     for folder in args.refer:
         if not folder.is_dir():
@@ -219,7 +219,7 @@ def _refused(status: RegionReport) -> str:
 
 
 def describe(status: RegionReport) -> list[str]:
-    """`gpu_ami.local.region.status` as lines."""
+    """`localregion.region.status` as lines."""
     if status["up"]:
         kept = "until `gpu-ami region down`" if status["persistent"] else "while a command uses it"
         lines = [
@@ -242,14 +242,14 @@ def describe(status: RegionReport) -> list[str]:
 
 
 def _console(args: argparse.Namespace, _progress: Progress) -> Outcome:
-    from gpu_ami.local import region
+    from localregion import region
 
     text = region.console(None, args.instance)
     return Outcome(text, {"instance": args.instance, "console": text})
 
 
 def _user_data(_args: argparse.Namespace, _progress: Progress) -> Outcome:
-    from gpu_ami.local.images import ssm_agent
+    from localregion.images import ssm_agent
 
     text = ssm_agent.user_data()
     return Outcome(text, {"user_data": text})
@@ -257,7 +257,7 @@ def _user_data(_args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 def _ssh(args: argparse.Namespace, _progress: Progress) -> Outcome:
     from gpu_ami.files import home_dir
-    from gpu_ami.local import region
+    from localregion import region
 
     status = region.status()
     running = {row["id"]: row for row in status["instances"] if row["state"] == "running"}

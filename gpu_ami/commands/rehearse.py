@@ -85,9 +85,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import replace
 
     from gpu_ami.files import home_dir
-    from gpu_ami.local import region
     from gpu_ami.recipes import all_recipes, find_recipe
     from gpu_ami.rehearsal import Options, results, worst_exit_code
+    from localregion import region
 
     if args.minutes and not (args.sample or args.since):
         raise UsageError("--minutes is of --sample and --since", hint="name the recipes to rehearse fewer of them")

@@ -18,7 +18,6 @@ from gpu_ami.errors import ErrorDocument
 from gpu_ami.events import catalogue, documents
 from gpu_ami.faults import catalogue as faults
 from gpu_ami.fleet import condition, proof
-from gpu_ami.local import housekeeping, prerequisites, region
 from gpu_ami.plan import BumpPolicy, Change, Move
 from gpu_ami.progress import ProgressLine
 from gpu_ami.publish import record
@@ -28,6 +27,7 @@ from gpu_ami.release import comparison, findings, rebuild
 from gpu_ami.report import certificate, document
 from gpu_ami.sources import SurveyDocument
 from gpu_ami.telemetry import Runbook
+from localregion import housekeeping, prerequisites, region
 from validator import tiers
 
 

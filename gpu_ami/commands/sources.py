@@ -99,7 +99,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def _build(args: argparse.Namespace, progress: Progress) -> Outcome:
     pass
     from gpu_ami.errors import UsageError
-    from gpu_ami.local.region import local_place
+    from localregion.region import local_place
 
     if args.where or args.mirror:
         raise UsageError("--build runs in the local region: leave out --where and --mirror")
@@ -123,7 +123,7 @@ def _place(args: argparse.Namespace) -> Place:
     if args.where:
         return load_place(args.where)
     if args.local:
-        from gpu_ami.local.region import local_place
+        from localregion.region import local_place
 
         return local_place()
     return Place(name="aws", region="us-east-1")
@@ -153,14 +153,14 @@ def _rewritten(plans: list[Plan], args: argparse.Namespace, progress: Progress) 
 
         yield mirrored(args.mirror)
         return
-    from gpu_ami.local.network import MIRROR_ADDRESS
+    from localregion.network import MIRROR_ADDRESS
 
     local = [plan for plan in plans if f"http://{MIRROR_ADDRESS}/" in str(plan.document)]
     if not local:
         yield lambda url: url
         return
     from gpu_ami.files import home_dir
-    from gpu_ami.local.mirror import Mirror, mirror
+    from localregion.mirror import Mirror, mirror
 
     for plan in local:
         mirror.ensure(home_dir(), plan=plan.document, progress=progress)
@@ -178,7 +178,7 @@ _ERROR = re.compile(r"error: (.+)")
 
 def require_buildable(plan: Plan) -> None:
     """UsageError where the local region has no real packages of the driver, or we are not root."""
-    from gpu_ami.local.images import rootfs_layers
+    from localregion.images import rootfs_layers
 
     driver = section(plan.document, "nvidia_driver", NvidiaDriver)
     if not driver or "provided_by" in driver:
@@ -199,11 +199,11 @@ def try_build(plan: Plan, progress: Progress) -> dict[str, Any]:
     from gpu_ami.build import Machine, converge
     from gpu_ami.data import data_root
     from gpu_ami.files import home_dir
-    from gpu_ami.local.images import source_ami
-    from gpu_ami.local.machines import Devices
-    from gpu_ami.local.mirror import mirror
-    from gpu_ami.local.sandbox import sandbox
     from gpu_ami.plan import ANSIBLE_FILE, ansible_variables
+    from localregion.images import source_ami
+    from localregion.machines import Devices
+    from localregion.mirror import mirror
+    from localregion.sandbox import sandbox
 
     home, base = home_dir(), source_ami.base_of(plan.document)
     mirror.ensure(home, plan=plan.document, agent_package=None, progress=progress)

@@ -34,7 +34,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     from gpu_ami.cloud import Cloud, load_place, sweep
     from gpu_ami.files import home_dir
-    from gpu_ami.local import region
+    from localregion import region
 
     home = home_dir()
     swept: list[sweep.Swept] = []

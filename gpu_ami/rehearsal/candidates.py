@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import GpuAmiError, UsageError
-from gpu_ami.local.images import source_ami
 from gpu_ami.plan import Plan, make_plan
 from gpu_ami.rehearsal import results
 from gpu_ami.rehearsal.results import LEFT_OUT, NO_BASE_IMAGE, Rehearsal
+from localregion.images import source_ami
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Place
-    from gpu_ami.local.images import Base
     from gpu_ami.recipes import PlanDocument
+    from localregion.images import Base
 
 
 import hashlib
@@ -28,15 +28,16 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import gpu_ami
+import localregion
 import validator
 from gpu_ami.build import layers
 from gpu_ami.data import data_root
-from gpu_ami.local.images import rootfs_layers
+from localregion.images import rootfs_layers
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Place
-    from gpu_ami.local.images import Base
     from gpu_ami.plan import Plan
+    from localregion.images import Base
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def smallest(plan: PlanDocument) -> str:
 
 
 _PROGRAM = Path(gpu_ami.__file__).parent
+_LOCAL_REGION = Path(localregion.__file__).parent
 # What builds, judges and boots; a base image's own files are in its digest.
 _SUITE = ("build", "validate")
 _BASE_IMAGES = "*_ami"
@@ -127,17 +129,16 @@ def _local_region() -> str:
 
 
 def _region_files() -> list[Path]:
-    local = _PROGRAM / "local"
-    replicas = local / "replicas"
+    replicas = _LOCAL_REGION / "replicas"
     images = set(replicas.glob(_BASE_IMAGES))
-    files = [path for path in local.iterdir() if path != replicas]
+    files = [path for path in _LOCAL_REGION.iterdir() if path != replicas]
     return sorted([*files, *(path for path in replicas.iterdir() if path not in images)])
 
 
 def region_files(base: Base) -> Iterator[Path]:
     """Folders and files of the local region that decide what is built on a base image: those of others do not."""
     yield from _region_files()
-    replicas = _PROGRAM / "local" / "replicas"
+    replicas = _LOCAL_REGION / "replicas"
     yield replicas / rootfs_layers.system_folder(base.system).name
     yield from (replicas / f"{name}_ami" for name in ("debian", base.family))
     if base.variant:

@@ -16,12 +16,12 @@ from gpu_ami import pipeline
 from gpu_ami.cloud import resources, runs
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.files import home_dir
-from gpu_ami.local import mirror
 from gpu_ami.plan import Plan, cost, make_plan
 from gpu_ami.progress import Progress
 from gpu_ami.rehearsal import results
 from gpu_ami.report import document
 from gpu_ami.validate import cluster
+from localregion import mirror
 
 if TYPE_CHECKING:
     from gpu_ami.build import image as builds
@@ -40,8 +40,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.jobs import UnderWay
-from gpu_ami.local import space
 from gpu_ami.rehearsal.selection import expected_seconds
+from localregion import space
 
 if TYPE_CHECKING:
     from gpu_ami.pipeline import Session
@@ -172,7 +172,7 @@ def _simulated(row: Rehearsal, plan: Plan, report: Report) -> Sequence[str]:
 
 
 def _family(package: str, kind: str) -> str:
-    """The family of a replica, a folder of gpu_ami/local/replicas; of a library of no package, its file's name."""
+    """The family of a replica, a folder of localregion/replicas; of a library of no package, its file's name."""
     try:
         return mirror.find_row("packages", package, kind=kind, asked_by="rehearsal").family
     except UsageError:
@@ -197,7 +197,7 @@ class _Log:
 _MIB, _GIB = 1024**2, 1024**3
 # Of a rehearsal: Packer, Ansible, the compiler in the sandbox, the validator; with a machine, its memory too.
 FILES_BYTES, BOOT_BYTES = 1 * _GIB, 4 * _GIB
-# A base image, the builder's disk and the image, with what the roles install (gpu_ami.local.space.build_bytes).
+# A base image, the builder's disk and the image, with what the roles install (localregion.space.build_bytes).
 DISK_BYTES = 8 * _GIB
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import UsageError
-from gpu_ami.local.architectures import ARCHITECTURES
-from gpu_ami.local.images import source_ami
 from gpu_ami.plan import affected
 from gpu_ami.recipes import section
 from gpu_ami.rehearsal.candidates import region_files
+from localregion.architectures import ARCHITECTURES
+from localregion.images import source_ami
 
 if TYPE_CHECKING:
     from gpu_ami.recipes import ResolvedPlan

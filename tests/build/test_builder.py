@@ -15,8 +15,8 @@ from gpu_ami.build import builder, image, packer
 from gpu_ami.cloud import Cloud, aws_errors, preflight, runs
 from gpu_ami.commands import options
 from gpu_ami.errors import BuildError, CapacityError, CloudError, UsageError
-from gpu_ami.local.sandbox import builder as sandbox_builder
 from gpu_ami.progress import Progress
+from localregion.sandbox import builder as sandbox_builder
 from tests.build.conftest import QUIET, a_plan, an_ami
 
 

@@ -13,7 +13,7 @@ import pytest
 from gpu_ami.build import image, packer
 from gpu_ami.cloud import Cloud, runs
 from gpu_ami.errors import UsageError
-from gpu_ami.local.machines import factory
+from localregion.machines import factory
 from tests.build.conftest import QUIET, a_plan, an_ami
 
 

@@ -8,7 +8,7 @@ from gpu_ami.cloud import Cloud, Place, ecs, runs, sweep
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.progress import Progress
 from tests.cloud.test_sweep import dead_record
-from tests.local.conftest import empty_moto, endpoint, world  # noqa: F401
+from tests.localregion.conftest import empty_moto, endpoint, world  # noqa: F401
 
 DEAD, ELSEWHERE, OLD = "20261125-000000-abcdef", "29991125-000000-abcdef", "20201125-000000-abcdef"
 

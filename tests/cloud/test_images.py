@@ -10,8 +10,8 @@ import pytest
 from gpu_ami.cloud import Cloud, Place, images, tags_of
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError
-from gpu_ami.local.machines.qemu import Exit
-from tests.local.conftest import World, empty_moto, endpoint, world
+from localregion.machines.qemu import Exit
+from tests.localregion.conftest import World, empty_moto, endpoint, world
 
 __all__ = ["empty_moto", "endpoint", "world"]
 

@@ -25,7 +25,7 @@ from gpu_ami import cli
 from gpu_ami.cloud import Cloud, Place, load_place, log_groups, resources, runs
 from tests.cloud.conftest import PUBLIC_KEY
 from tests.killed_driver.account import processes_below
-from tests.local.conftest import BASE_ID, World, served
+from tests.localregion.conftest import BASE_ID, World, served
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ import boto3
 from botocore.exceptions import ClientError
 from types import SimpleNamespace
 from gpu_ami.cloud import Cloud, Launch, key_name, load_place, log_groups, runs
-from gpu_ami.local.backends import instance_access_key
+from localregion.backends import instance_access_key
 from gpu_ami.progress import Progress
 from gpu_ami.validate import image_proof
 from gpu_ami.validate.machines import launch, machine

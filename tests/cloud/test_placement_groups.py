@@ -17,8 +17,8 @@ from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
 from tests.cloud.conftest import PUBLIC_KEY
 from tests.cloud.test_sweep import dead_record
-from tests.local.backends.test_groups import cloud, launch, names, records, run  # noqa: F401
-from tests.local.conftest import BASE_ID, World, empty_moto, endpoint, world  # noqa: F401
+from tests.localregion.backends.test_groups import cloud, launch, names, records, run  # noqa: F401
+from tests.localregion.conftest import BASE_ID, World, empty_moto, endpoint, world  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

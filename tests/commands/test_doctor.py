@@ -12,8 +12,8 @@ from moto import mock_aws
 from gpu_ami import cli
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.preflight import identity
-from gpu_ami.local import prerequisites
-from gpu_ami.local.prerequisites import Finding
+from localregion import prerequisites
+from localregion.prerequisites import Finding
 
 _PLUGIN = "/home/x/.config/packer/plugins/github.com/hashicorp/{0}/packer-plugin-{0}_v{1}_x5.0_linux_amd64"
 

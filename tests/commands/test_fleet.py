@@ -14,7 +14,7 @@ from gpu_ami.progress import Progress
 from tests.fleet.conftest import in_service
 from tests.fleet.service_machines import Fleet
 from tests.json_documents import valid
-from tests.local.conftest import empty_moto, endpoint, world
+from tests.localregion.conftest import empty_moto, endpoint, world
 
 __all__ = ["empty_moto", "endpoint", "in_service", "world"]
 

@@ -12,8 +12,8 @@ import pytest
 from gpu_ami.cloud import runs
 from gpu_ami.commands import region as command
 from gpu_ami.errors import UsageError
-from gpu_ami.local import region
 from gpu_ami.progress import Progress
+from localregion import region
 
 UP: dict[str, Any] = {
     "up": True,

@@ -11,10 +11,10 @@ import pytest
 from gpu_ami.commands import sources
 from gpu_ami.errors import UsageError
 from gpu_ami.files import home_dir
-from gpu_ami.local.region import local_place
 from gpu_ami.plan import Plan, make_plan
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import find_recipe, load_facts
+from localregion.region import local_place
 
 
 def planned(name: str, overrides: list[str] | None = None, home: Path | None = None) -> Plan:

@@ -11,9 +11,9 @@ import pytest
 from gpu_ami.cloud import sweep
 from gpu_ami.commands import Outcome
 from gpu_ami.commands import sweep as command
-from gpu_ami.local import region
-from gpu_ami.local.state import Layout
 from gpu_ami.progress import Progress
+from localregion import region
+from localregion.state import Layout
 
 
 def execute(*words: str) -> Outcome:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.service_machines import Fleet, fleet
-from tests.local.conftest import World, empty_moto, endpoint, world
+from tests.localregion.conftest import World, empty_moto, endpoint, world
 
 __all__ = ["empty_moto", "endpoint", "in_service", "world"]
 

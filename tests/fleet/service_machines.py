@@ -18,8 +18,8 @@ from gpu_ami.cloud import Cloud, Place
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.plan import Plan, make_plan
 from gpu_ami.recipes import find_recipe
-from tests.local.conftest import World
-from tests.local.managed_machines import ManagedMachine
+from tests.localregion.conftest import World
+from tests.localregion.managed_machines import ManagedMachine
 
 GROUP = "/ec2/accelerated/accel-event-json"
 SYSTEMCTL = """#!/bin/sh

@@ -10,9 +10,9 @@ from gpu_ami.cloud.fleet import Limits, Selection, machines
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.fleet import documents
 from gpu_ami.fleet.attachment import Attachment, plan_steps, require_future
-from gpu_ami.local.backends import Refused
-from gpu_ami.local.backends.systems_manager.commands import PluginResult
 from gpu_ami.progress import Progress
+from localregion.backends import Refused
+from localregion.backends.systems_manager.commands import PluginResult
 from tests.fleet.service_machines import Fleet, files, read_json, units
 
 ALL = Selection(tags={"fleet": "train"})

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_ami.cloud.fleet import FleetMachine, Outcome
 from gpu_ami.fleet import condition, documents
-from gpu_ami.local.backends.systems_manager.documents import AWS_DOCUMENTS, MAX_BYTES, steps
+from localregion.backends.systems_manager.documents import AWS_DOCUMENTS, MAX_BYTES, steps
 from tests.fleet.service_machines import write_plan
 
 # What the answer of a machine, and CloudWatch, say of it.

@@ -18,11 +18,11 @@ from typing import Any, Protocol
 import boto3
 
 from gpu_ami.cloud import Cloud, Place, log_groups, resources, runs
-from gpu_ami.local.api import Api
-from gpu_ami.local.api.protocol import read_service_call
-from gpu_ami.local.machines.qemu import Exit
+from localregion.api import Api
+from localregion.api.protocol import read_service_call
+from localregion.machines.qemu import Exit
 from tests.killed_driver import SPEED
-from tests.local.conftest import World
+from tests.localregion.conftest import World
 
 _READS = ("Describe", "Get", "List")
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,11 +19,11 @@ import botocore.session  # imported once for all lines
 
 from gpu_ami import cli, cloud, pipeline
 from gpu_ami.cloud import Cloud, client, runs
-from gpu_ami.local.backends import instance_access_key
 from gpu_ami.publish import execution, parameters, publication
 from gpu_ami.release import keys, verification, verification_place
 from gpu_ami.validate import proof
 from gpu_ami.validate.machines import machine, restarts
+from localregion.backends import instance_access_key
 from tests.killed_driver import SPEED
 from tests.report.examples import a_check, core_checks
 from validator.results import HostResults

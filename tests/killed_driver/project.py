@@ -21,7 +21,7 @@ from gpu_ami.cloud import load_place
 from gpu_ami.cloud import sweep as cloud_sweep
 from gpu_ami.release import keys
 from tests.killed_driver import SPEED, account
-from tests.local.conftest import World, served
+from tests.localregion.conftest import World, served
 
 HOME_REGION, OTHER_REGION = "us-east-1", "eu-central-1"
 ROLE = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"

@@ -167,8 +167,8 @@ class Machine:
 @contextmanager
 def debian_region(progress: Progress) -> Iterator[Place]:
     """The local region with the plain Debian base image."""
-    from gpu_ami.local import region
-    from gpu_ami.local.images import source_ami
+    from localregion import region
+    from localregion.images import source_ami
 
     place = region.up(embedded=True, progress=progress)
     try:

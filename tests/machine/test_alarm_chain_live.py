@@ -34,7 +34,7 @@ from gpu_ami.plan import PLAN_FILE, make_plan
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms
-from tests.local.alarms.conftest import Account
+from tests.localregion.alarms.conftest import Account
 from tests.machine.guest import GPU_TYPE, UNIT, Guest, Machine, debian_region, launched, newest_image
 from tests.telemetry.stacks import make_stack, make_telemetry
 

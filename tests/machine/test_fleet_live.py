@@ -23,12 +23,12 @@ import pytest
 
 from gpu_ami.cloud import Cloud, Place
 from gpu_ami.files import home_dir, read_json, write_json
-from gpu_ami.local.images import ssm_agent
-from gpu_ami.local.mirror import mirror
 from gpu_ami.plan import PLAN_FILE, make_plan
 from gpu_ami.plan.document import with_digest
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import find_recipe
+from localregion.images import ssm_agent
+from localregion.mirror import mirror
 from tests.machine.guest import (
     BUILT,
     DEBIAN,

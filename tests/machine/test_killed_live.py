@@ -23,8 +23,8 @@ import pytest
 
 from gpu_ami.cloud import runs
 from gpu_ami.files import home_dir, read_json
-from gpu_ami.local import region
 from gpu_ami.progress import Progress
+from localregion import region
 
 pytestmark = pytest.mark.machine
 RECIPE = Path(__file__).parents[2] / "variables" / "recipes" / "debian12-gpu.yml"

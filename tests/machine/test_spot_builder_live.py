@@ -17,10 +17,10 @@ import pytest
 from gpu_ami.build import image
 from gpu_ami.cloud import Cloud, runs, tags_of
 from gpu_ami.files import home_dir, read_json
-from gpu_ami.local.mirror import mirror
 from gpu_ami.plan import make_plan
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import find_recipe
+from localregion.mirror import mirror
 from tests.machine.guest import debian_region
 
 pytestmark = pytest.mark.machine

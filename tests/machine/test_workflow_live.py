@@ -18,8 +18,8 @@ import yaml
 
 from gpu_ami import cli
 from gpu_ami.files import home_dir, read_json
-from gpu_ami.local import region
 from gpu_ami.progress import Progress
+from localregion import region
 from tests.workflow_runner import Event, Job, Runner
 
 pytestmark = pytest.mark.machine

@@ -16,7 +16,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from gpu_ami.local import backends
+from localregion import backends
 from tests.neuron_monitor.programs import FILES, ROOT, publisher_module, report, runtime
 
 documents, service = publisher_module("documents"), publisher_module("service")

@@ -14,12 +14,12 @@ import pytest
 from gpu_ami import cli, pipeline
 from gpu_ami.build.image import Build
 from gpu_ami.cloud import Place
-from gpu_ami.local.state import ImageRecord
 from gpu_ami.progress import Progress
 from gpu_ami.publish import execution, parameters
 from gpu_ami.report import writer
-from tests.local.api.test_application import client
-from tests.local.conftest import World, served
+from localregion.state import ImageRecord
+from tests.localregion.api.test_application import client
+from tests.localregion.conftest import World, served
 from tests.release import examples
 from validator.file_account import merkle, read
 

@@ -12,7 +12,7 @@ from gpu_ami.publish import observation, parameters
 from gpu_ami.publish.parameters import Parameter
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.release import read_release
-from tests.local.conftest import BASE_ID
+from tests.localregion.conftest import BASE_ID
 from tests.publish.conftest import CONSUMER, HOME, LATEST, OTHER, Account
 
 # What a region has: as the API describes it, and what contradicts the policy.

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.local.architectures import ARCHITECTURES
-from gpu_ami.local.images import rootfs_layers
 from gpu_ami.recipes.facts.tables import Sources, load_facts
 from gpu_ami.recipes.notes import BEGIN, END, remark, support_of, table
 from gpu_ami.recipes.rules.resolve_context import ResolveContext
+from localregion.architectures import ARCHITECTURES
+from localregion.images import rootfs_layers
 from tests.recipes.conftest import context
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from gpu_ami.build import layers
 from gpu_ami.cloud import Place
-from gpu_ami.local.images import Base, rootfs_layers, source_ami
 from gpu_ami.plan import Plan, make_plan
 from gpu_ami.rehearsal import candidates
 from gpu_ami.rehearsal.candidates import Candidate
+from localregion.images import Base, rootfs_layers, source_ami
 
 PLACE = Place(name="local", region="us-east-1", simulated=True, sandbox_builder=True)
 RECIPES = Path(__file__).parents[2] / "variables" / "recipes"
@@ -132,8 +132,8 @@ def test_plan_and_booted_machine_count(plan: Plan) -> None:
         "roles/hygiene/tasks/main.yml",
         "packer/build.pkr.hcl",
         "playbooks/image.yml",
-        "gpu_ami/local/replicas/nvidia_driver/packages.yml",
-        "gpu_ami/local/sandbox/sandbox.py",
+        "localregion/replicas/nvidia_driver/packages.yml",
+        "localregion/sandbox/sandbox.py",
         "gpu_ami/build/packer.py",
         "gpu_ami/validate/proof.py",
         "validator/checks/inventory.py",

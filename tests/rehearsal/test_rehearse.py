@@ -18,7 +18,6 @@ import pytest
 from gpu_ami import pipeline, process
 from gpu_ami.cloud import Place, resources
 from gpu_ami.errors import BuildError, CloudError
-from gpu_ami.local import space
 from gpu_ami.pipeline import Session
 from gpu_ami.progress import Progress
 from gpu_ami.rehearsal import candidates
@@ -26,6 +25,7 @@ from gpu_ami.rehearsal import rehearse as rehearsing
 from gpu_ami.rehearsal.candidates import Candidate
 from gpu_ami.rehearsal.rehearse import Cancelled, Options, rehearse
 from gpu_ami.rehearsal.results import Rehearsal, load
+from localregion import space
 from tests.report.examples import a_host, a_report, offline
 from validator.results import Replica
 

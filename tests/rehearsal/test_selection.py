@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.cloud import Place
-from gpu_ami.local.images import Base
 from gpu_ami.plan import render_lock, write_lock
 from gpu_ami.rehearsal import candidates, selection
 from gpu_ami.rehearsal.candidates import Candidate
 from gpu_ami.rehearsal.selection import Sample
+from localregion.images import Base
 
 PLACE = Place(name="local", region="us-east-1", simulated=True, sandbox_builder=True)
 RECIPES = Path(__file__).parents[2] / "variables" / "recipes"
@@ -126,10 +126,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         recipe.write_text(f"flag: x\nos: {system}\ninstance_types: [g5.12xlarge]\nnvidia_driver: {{version: '580'}}\n")
         write_lock(render_lock(recipe, root / "locks"), root / "locks")
     for name in (
-        "local/server.py",
-        "local/replicas/efa/a",
-        "local/replicas/debian_ami/a",
-        "local/replicas/al2023_ami/a",
+        "localregion/server.py",
+        "localregion/replicas/efa/a",
+        "localregion/replicas/debian_ami/a",
+        "localregion/replicas/al2023_ami/a",
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("before\n")
@@ -137,16 +137,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(root, "add", "-A")
     git(root, "commit", "-qm", "first")
     monkeypatch.setattr(candidates, "_PROGRAM", root)
+    monkeypatch.setattr(candidates, "_LOCAL_REGION", root / "localregion")
     return root
 
 
 @pytest.mark.parametrize(
     ("changed", "affected"),
     [
-        ("local/replicas/al2023_ami/a", {"on-al2023"}),
-        ("local/replicas/debian_ami/a", {"on-al2023", "on-debian"}),  # every base image is made of it
-        ("local/replicas/efa/a", {"on-al2023", "on-debian"}),
-        ("local/server.py", {"on-al2023", "on-debian"}),
+        ("localregion/replicas/al2023_ami/a", {"on-al2023"}),
+        ("localregion/replicas/debian_ami/a", {"on-al2023", "on-debian"}),  # every base image is made of it
+        ("localregion/replicas/efa/a", {"on-al2023", "on-debian"}),
+        ("localregion/server.py", {"on-al2023", "on-debian"}),
         ("README.md", set()),
     ],
 )

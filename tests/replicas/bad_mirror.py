@@ -19,9 +19,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from gpu_ami.local.mirror import mirror as mirror_server
-from gpu_ami.local.mirror import rpm, signing
 from gpu_ami.process import run
+from localregion.mirror import mirror as mirror_server
+from localregion.mirror import rpm, signing
 
 Damage = Callable[[Path], None]
 _SIGNATURES = ("InRelease", "Release.gpg", "repodata/repomd.xml.asc")

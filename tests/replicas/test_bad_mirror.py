@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.local.mirror import mirror, signing, table
 from gpu_ami.process import Completed, run
 from gpu_ami.progress import Progress
-from tests.local.mirror.replica_samples import FLAT, PLAN, SUITE, plan, write_table
+from localregion.mirror import mirror, signing, table
+from tests.localregion.mirror.replica_samples import FLAT, PLAN, SUITE, plan, write_table
 
 from . import bad_mirror
 from .bad_mirror import Damage

@@ -13,11 +13,11 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent import agent, aws, ctl, gpu, logs, metrics, parameters
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent.journal import Journal
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent.metadata import Credentials, Metadata
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent.tail import Tail
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent.timestamps import TimestampFormat
+from localregion.replicas.cloudwatch_agent.cwagent import agent, aws, ctl, gpu, logs, metrics, parameters
+from localregion.replicas.cloudwatch_agent.cwagent.journal import Journal
+from localregion.replicas.cloudwatch_agent.cwagent.metadata import Credentials, Metadata
+from localregion.replicas.cloudwatch_agent.cwagent.tail import Tail
+from localregion.replicas.cloudwatch_agent.cwagent.timestamps import TimestampFormat
 
 NVIDIA = {"nvidia_gpu": {"measurement": ["utilization_gpu", "fan_speed"], "metrics_collection_interval": 10}}
 DIMENSIONS = {"InstanceId": "i-1", "InstanceType": "g5.12xlarge", "ImageId": "ami-1"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent import agent, configuration, ctl, gpu
+from localregion.replicas.cloudwatch_agent.cwagent import agent, configuration, ctl, gpu
 
 LOGS = {
     "logs": {
@@ -209,7 +209,7 @@ def test_agent_without_configuration_says_what_to_do(installed: Path) -> None:
 
 def test_status_imports_nothing_of_the_network() -> None:
     """The checks ask for it after each boot: most of an emulated machine's 8 s were the import of an HTTP client."""
-    package = "gpu_ami.local.replicas.cloudwatch_agent.cwagent"
+    package = "localregion.replicas.cloudwatch_agent.cwagent"
     program = f"import sys, {package}.ctl; print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert f"{package}.ctl" in done.stdout and "'http.client'" not in done.stdout

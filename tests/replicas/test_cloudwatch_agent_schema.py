@@ -14,8 +14,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent import configuration, gpu, schema
 from gpu_ami.recipes import load_facts
+from localregion.replicas.cloudwatch_agent.cwagent import configuration, gpu, schema
 from validator import agent_document
 from validator.probes import nvidia_smi
 from validator.probes.agent import findings, lint_logs, lint_plugins

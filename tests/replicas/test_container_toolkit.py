@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from gpu_ami import process
-from gpu_ami.local.mirror.table import REPLICAS
+from localregion.mirror.table import REPLICAS
 from tests.replicas.conftest import A10G, VERSION
 from validator.checks import container_toolkit
 from validator.probes import containers

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.mirror.table import REPLICAS
+from localregion.mirror.table import REPLICAS
 from tests.replicas.conftest import A10G
 from validator.checks import dcgm
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.local.mirror.table import REPLICAS
 from gpu_ami.process import run
+from localregion.mirror.table import REPLICAS
 
 pytestmark = pytest.mark.slow
 

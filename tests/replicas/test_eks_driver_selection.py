@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.mirror.table import REPLICAS
 from gpu_ami.recipes import load_facts
+from localregion.mirror.table import REPLICAS
 
 ETC = REPLICAS / "eks_nvidia_ami" / "rootfs" / "etc" / "eks"
 VARIANT = load_facts().node_families["eks"]["variants"]["nvidia"]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.mirror import staging, table
 from gpu_ami.process import run
+from localregion.mirror import staging, table
 
 pytestmark = pytest.mark.slow
 

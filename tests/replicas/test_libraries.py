@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpu_ami import process
-from gpu_ami.local.mirror import staging
-from gpu_ami.local.mirror.table import Package, find_row
+from localregion.mirror import staging
+from localregion.mirror.table import Package, find_row
 from validator.checks import cuda, cudnn, mkl, nccl
 from validator.probes import shared_libraries
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from gpu_ami.cloud import Cluster
-from gpu_ami.local.mirror import table
 from gpu_ami.validate.machines.user_data import user_data
+from localregion.mirror import table
 
 CLUSTER = Cluster(
     "EKS", "c", "r1", node={"joined_at": "https://169.254.169.250", "authority": "UEVN", "cidr": "10.100.0.0/16"}

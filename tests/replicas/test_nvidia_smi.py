@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpu_ami.local.mirror.table import REPLICAS
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent import configuration
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent import gpu as agent_gpu
-from gpu_ami.local.replicas.nvidia_driver.nvidia_smi.smi.cli import main
-from gpu_ami.local.replicas.nvidia_driver.nvidia_smi.smi.driver import NVLINK
 from gpu_ami.recipes.facts import load_facts
+from localregion.mirror.table import REPLICAS
+from localregion.replicas.cloudwatch_agent.cwagent import configuration
+from localregion.replicas.cloudwatch_agent.cwagent import gpu as agent_gpu
+from localregion.replicas.nvidia_driver.nvidia_smi.smi.cli import main
+from localregion.replicas.nvidia_driver.nvidia_smi.smi.driver import NVLINK
 
 from .conftest import A10G, A100, VERSION
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_ami.local.mirror import Package, find_row
-from gpu_ami.local.mirror.staging import stage
-from gpu_ami.local.mirror.table import REPLICAS
+from localregion.mirror import Package, find_row
+from localregion.mirror.staging import stage
+from localregion.mirror.table import REPLICAS
 
 pytestmark = pytest.mark.slow
 

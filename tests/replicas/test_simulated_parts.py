@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from gpu_ami.local.mirror.table import REPLICAS, TABLE, load_rows
+from localregion.mirror.table import REPLICAS, TABLE, load_rows
 
 PAGE = Path(__file__).parents[2] / "docs/emulated-distributions.md"
 # What a replica still does better than its original: a defect of the replica. None may be added.
@@ -55,7 +55,7 @@ def test_a_row_is_read_from_its_own_section() -> None:
     assert rows(f"\n{text}\n") == {"b_c": ["x", "", "y"]}
 
 
-PROGRAM = Path(__file__).parents[2] / "gpu_ami/local/replicas/al2023_ami/rootfs/usr/sbin/grubby"
+PROGRAM = Path(__file__).parents[2] / "localregion/replicas/al2023_ami/rootfs/usr/sbin/grubby"
 MENU = """\
 set default="0"
 menuentry 'Debian GNU/Linux' {
@@ -136,7 +136,7 @@ def test_an_unknown_kernel_is_an_error(grubby: ModuleType, monkeypatch: pytest.M
 def test_a_menu_that_it_wrote_is_one_that_the_region_boots(
     grubby: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from gpu_ami.local.machines.firmware import default_entry
+    from localregion.machines.firmware import default_entry
 
     call(grubby, monkeypatch, "--update-kernel=ALL", "--args=log_buf_len=4M")
     entry = default_entry((tmp_path / "grub.cfg").read_text())

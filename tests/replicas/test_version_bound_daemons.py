@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.local.mirror import staging, table
 from gpu_ami.process import Completed, run
+from localregion.mirror import staging, table
 
 VERSION = "550.163.01"
 PROGRAMS = {

@@ -19,13 +19,13 @@ import pytest
 
 from gpu_ami.build.ansible import Converged, Machine, converge
 from gpu_ami.files import home_dir
-from gpu_ami.local import region
-from gpu_ami.local.images.source_ami import base_of
-from gpu_ami.local.machines.boards import Devices
-from gpu_ami.local.mirror import mirror
-from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import ANSIBLE_FILE, Plan, ansible_variables, make_plan
 from gpu_ami.progress import Progress
+from localregion import region
+from localregion.images.source_ami import base_of
+from localregion.machines.boards import Devices
+from localregion.mirror import mirror
+from localregion.sandbox import sandbox
 from validator import file_account as account
 from validator.file_account import Inventory, collect
 

@@ -9,13 +9,13 @@ import pytest
 
 from gpu_ami.build.ansible import Machine, converge
 from gpu_ami.files import home_dir
-from gpu_ami.local import region
-from gpu_ami.local.images.rootfs_layers import Base
-from gpu_ami.local.machines.boards import Devices
-from gpu_ami.local.mirror import mirror
-from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import ansible_variables, make_plan
 from gpu_ami.progress import Progress
+from localregion import region
+from localregion.images.rootfs_layers import Base
+from localregion.machines.boards import Devices
+from localregion.mirror import mirror
+from localregion.sandbox import sandbox
 from tests.roles.test_sources_in_sandbox import sh
 
 ROOT = Path(__file__).resolve().parents[2]

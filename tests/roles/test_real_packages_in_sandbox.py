@@ -19,17 +19,17 @@ import validator
 from gpu_ami import pipeline
 from gpu_ami.build.ansible import Converged, Machine, converge
 from gpu_ami.files import home_dir
-from gpu_ami.local import region
-from gpu_ami.local.images import rootfs_layers, tree_ami
-from gpu_ami.local.images.source_ami import base_of
-from gpu_ami.local.machines.boards import Devices
-from gpu_ami.local.mirror import mirror
-from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables, make_plan
 from gpu_ami.process import run
 from gpu_ami.progress import Progress
 from gpu_ami.report import HostReport, Report, certificate
 from gpu_ami.validate import Proof, host_proof
+from localregion import region
+from localregion.images import rootfs_layers, tree_ami
+from localregion.images.source_ami import base_of
+from localregion.machines.boards import Devices
+from localregion.mirror import mirror
+from localregion.sandbox import sandbox
 from validator import remote
 from validator.probes import compute
 

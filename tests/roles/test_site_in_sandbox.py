@@ -17,11 +17,11 @@ from gpu_ami.build.ansible import Machine, converge
 from gpu_ami.cloud.place import Place
 from gpu_ami.faults import catalogue, trials
 from gpu_ami.files import home_dir
-from gpu_ami.local.images.source_ami import base_of
-from gpu_ami.local.machines.boards import Devices
-from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, make_plan, site_files
 from gpu_ami.progress import Progress
+from localregion.images.source_ami import base_of
+from localregion.machines.boards import Devices
+from localregion.sandbox import sandbox
 from tests.roles.test_sources_in_sandbox import sh
 
 ROOT = Path(__file__).resolve().parents[2]

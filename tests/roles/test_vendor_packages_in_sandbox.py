@@ -18,14 +18,14 @@ import pytest
 from gpu_ami.build.ansible import Converged, Machine, converge
 from gpu_ami.errors import BuildError
 from gpu_ami.files import home_dir
-from gpu_ami.local import region
-from gpu_ami.local.images.rootfs_layers import Base
-from gpu_ami.local.machines.boards import Devices
-from gpu_ami.local.mirror import mirror
-from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import make_plan
 from gpu_ami.process import run
 from gpu_ami.progress import Progress
+from localregion import region
+from localregion.images.rootfs_layers import Base
+from localregion.machines.boards import Devices
+from localregion.mirror import mirror
+from localregion.sandbox import sandbox
 from tests.replicas import bad_mirror
 
 ROOT = Path(__file__).resolve().parents[2]

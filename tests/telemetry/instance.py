@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu_ami.events.reader import parser_module
-from tests.local.alarms.conftest import Account
+from tests.localregion.alarms.conftest import Account
 
 GROUP = "/ec2/accelerated/accel-event-json"
 GPUS = 4  # of g5.12xlarge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.local.alarms.conftest import Account
+from tests.localregion.alarms.conftest import Account
 
 
 def make_stack(aws: Account, name: str, body: str, given: Mapping[str, str]) -> dict[str, str]:

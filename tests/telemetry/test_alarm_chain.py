@@ -16,13 +16,13 @@ from moto import mock_aws
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
 from gpu_ami.cloud import Place
-from gpu_ami.local import alarms as evaluation
-from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms, templates
+from localregion import alarms as evaluation
+from localregion import backends
 from tests.event_parser.parser_bench import Bench, make_bench, record, settle, xid  # noqa: F401  (fixture `bench`)
-from tests.local.alarms.conftest import Account
+from tests.localregion.alarms.conftest import Account
 from tests.telemetry.instance import FULL_CLOCK, HEALTHY, SILENT, Instance, Minute, raised, with_events
 from tests.telemetry.stacks import make_stack, make_telemetry
 

@@ -11,14 +11,14 @@ import pytest
 from moto import mock_aws
 
 from gpu_ami.cloud import Place
-from gpu_ami.local import alarms as evaluation
-from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import fleet_alarms, templates
 from gpu_ami.telemetry.alarms import named
 from gpu_ami.telemetry.measurements import measured
-from tests.local.alarms.conftest import Account
+from localregion import alarms as evaluation
+from localregion import backends
+from tests.localregion.alarms.conftest import Account
 from tests.telemetry.instance import GROUP, HEALTHY, SILENT, Instance, Minute, with_events
 
 PLAN = make_plan(find_recipe(Path("al2023-any-gpu")), Place(name="aws", region="us-east-1")).document

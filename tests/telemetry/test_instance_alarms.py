@@ -11,11 +11,11 @@ import pytest
 from moto import mock_aws
 
 from gpu_ami.cloud import Place
-from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms, instance_alarms, templates
 from gpu_ami.telemetry.measurements import measured
+from localregion import backends
 
 PLAN = make_plan(find_recipe(Path("al2023-any-gpu")), Place(name="aws", region="us-east-1")).document
 TARGET = instance_alarms.Target("i-1", {"page": "arn:p", "ticket": "arn:t"}, 1, 700, "s")

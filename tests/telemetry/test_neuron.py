@@ -12,13 +12,13 @@ import pytest
 from moto import mock_aws
 
 from gpu_ami.cloud import Place
-from gpu_ami.local import alarms as evaluation
-from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms, dashboard, measurements, templates
 from gpu_ami.telemetry.alarms import find_runbook
-from tests.local.alarms.conftest import Account
+from localregion import alarms as evaluation
+from localregion import backends
+from tests.localregion.alarms.conftest import Account
 from tests.telemetry.instance import GROUP as EVENTS
 from tests.telemetry.instance import Instance, Minute
 

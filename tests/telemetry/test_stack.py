@@ -15,11 +15,11 @@ from moto import mock_aws
 
 from gpu_ami.cloud import Place, policies
 from gpu_ami.events.reader import parser_module
-from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms, stack, templates
 from gpu_ami.telemetry.measurements import ALARMS_NAMESPACE, measured
+from localregion import backends
 from validator.probes.agent import ERROR, lint_text
 
 REGION = "us-east-1"

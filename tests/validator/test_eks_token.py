@@ -1,4 +1,4 @@
-"""The token of a caller for an EKS cluster; which tokens are accepted is in tests/local/eks/test_tokens.py."""
+"""The token of a caller for an EKS cluster; which tokens are accepted is in tests/localregion/eks/test_tokens.py."""
 
 from __future__ import annotations
 

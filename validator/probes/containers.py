@@ -18,7 +18,7 @@ SECONDS = 540.0  # five containers compute on up to eight GPUs; an emulated mach
 _ANSWER_SECONDS = 60.0  # to start, and to remove what it made
 # Configuration of nvidia-container-runtime; `nvidia-ctk config` prints it with the defaults of what it leaves out.
 RUNTIME_CONFIG = "/etc/nvidia-container-runtime/config.toml"
-_SIMULATED = ("cdi", "jit-cdi")  # what the replica of the runtime does (gpu_ami/local/replicas/container_toolkit)
+_SIMULATED = ("cdi", "jit-cdi")  # what the replica of the runtime does (localregion/replicas/container_toolkit)
 _CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")  # version 3 and 2 of the configuration
 
 

@@ -47,7 +47,7 @@ _SYSTEM = (
     "/etc/apt/apt.conf.d/20auto-upgrades", "/etc/apt/apt.conf.d/10periodic", "/etc/apt/apt.conf.d/01autoremove*",
     "/etc/apt/apt.conf.d/00CDMountPoint", "/etc/apt/apt.conf.d/00trustcdrom", "/etc/apt/apt.conf.d/70debconf",
     "/etc/chrony.d/*", "/etc/apt/mirrors/*",
-    # the base image of the local region (gpu_ami/local/replicas/*_ami)
+    # the base image of the local region (localregion/replicas/*_ami)
     "/etc/ssh/sshd_config.d/10-gpu-ami.conf", "/etc/default/grub.d/10_gpu-ami.cfg",
     "/etc/initramfs-tools/conf.d/gpu-ami", "/etc/apt/apt.conf.d/90gpu-ami", "/etc/cloud/cloud.cfg.d/10-ec2.cfg",
     "/etc/cloud/cloud.cfg.d/20-modules.cfg", "/etc/systemd/journald.conf.d/gpu-ami.conf",

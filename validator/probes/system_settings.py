@@ -19,7 +19,7 @@ _HARMLESS_MASKS = (
     "hybrid-sleep.target", "tmp.mount", "dev-hugepages.mount", "systemd-repart*", "plymouth*", "ModemManager.service",
     "udisks2.service", "iscsi*", "open-iscsi*", "fwupd*", "kdump*", "lxd-*", "isc-dhcp-server*", "whoopsie*", "apport*",
 )  # fmt: skip
-# The base images of the local region mask these (gpu_ami/local/replicas/debian_ami/masked.txt).
+# The base images of the local region mask these (localregion/replicas/debian_ami/masked.txt).
 _LOCAL_BASE_MASKS = frozenset({
     "apt-daily-upgrade.service", "apt-daily-upgrade.timer", "apt-daily.service", "apt-daily.timer",
     "cloud-config.service", "cloud-init-hotplugd.socket", "cloud-init-local.service", "dev-mqueue.mount",

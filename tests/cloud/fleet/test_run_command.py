@@ -8,7 +8,7 @@ import pytest
 
 from gpu_ami.cloud.fleet import Limits, Outcome, Selection, documents, machines, run_command
 from gpu_ami.errors import CloudError
-from gpu_ami.local.backends import Refused
+from localregion.backends import Refused
 from tests.fleet.service_machines import Fleet
 
 ALL = Selection(tags={"fleet": "train"})

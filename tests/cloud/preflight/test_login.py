@@ -15,7 +15,7 @@ from gpu_ami.cloud import Place
 from gpu_ami.cloud.preflight import login
 from gpu_ami.cloud.preflight.findings import Level
 from gpu_ami.cloud.preflight.login import ways_in
-from gpu_ami.local.machines.dropped_port import DroppedPort
+from localregion.machines.dropped_port import DroppedPort
 
 
 def scope(**keys: Any) -> Any:

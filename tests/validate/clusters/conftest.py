@@ -1,3 +1,3 @@
-from tests.local.conftest import empty_moto, endpoint, world
+from tests.localregion.conftest import empty_moto, endpoint, world
 
 __all__ = ["empty_moto", "endpoint", "world"]

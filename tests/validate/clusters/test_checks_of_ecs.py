@@ -17,9 +17,9 @@ import pytest
 from gpu_ami.cloud import Place
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.validate import validator_process
-from tests.local.api.test_layer import client
-from tests.local.conftest import World
-from tests.local.container_machines import GPUS, ContainerMachine
+from tests.localregion.api.test_layer import client
+from tests.localregion.conftest import World
+from tests.localregion.container_machines import GPUS, ContainerMachine
 from tests.validator.checks.conftest import PLAN
 from tests.validator.probes.test_compute import MACHINE, gpu
 from validator.probes.cluster import joined

@@ -14,9 +14,9 @@ from gpu_ami.errors import UsageError
 from gpu_ami.progress import Progress
 from gpu_ami.validate import cluster
 from gpu_ami.validate.clusters import Proven
-from tests.local.api.test_layer import client
-from tests.local.conftest import World
-from tests.local.container_machines import ContainerMachine
+from tests.localregion.api.test_layer import client
+from tests.localregion.conftest import World
+from tests.localregion.container_machines import ContainerMachine
 
 RUN = "20261125-000000-abcdef"
 OWN = f"gpu-ami-{RUN}"

@@ -11,7 +11,7 @@ from typing import Any
 import boto3
 from moto import mock_aws
 
-from gpu_ami.local import backends
+from localregion import backends
 from tests.event_parser.test_seed import ROWS, efa, metrics, run
 from tests.validator.checks.conftest import INSTANCE, METADATA, FakeMachine, Judge, table_host
 from tests.validator.checks.test_metrics import FakeCloudWatch

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gpu_ami.events.reader import parser_module
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent import gpu as agent
+from localregion.replicas.cloudwatch_agent.cwagent import gpu as agent
 from tests.neuron_monitor.programs import publisher_module, report, runtime
 from tests.validator.checks.conftest import Judge
 from validator.checks import hardware as hardware_checks

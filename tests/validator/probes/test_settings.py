@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_masks_of_the_local_region_are_those_of_its_base_images() -> None:
-    text = (ROOT / "gpu_ami/local/replicas/debian_ami/masked.txt").read_text(encoding="utf-8")
+    text = (ROOT / "localregion/replicas/debian_ami/masked.txt").read_text(encoding="utf-8")
     units = {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")}
     assert all(system_settings.is_harmless_mask(unit, "ec2") for unit in units)
     assert not system_settings.is_harmless_mask("ssh.service", "eks")

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.mirror import staging
-from gpu_ami.local.mirror.table import Package, find_row
+from localregion.mirror import staging
+from localregion.mirror.table import Package, find_row
 from validator import remote
 from validator.remote import compute_probe
 

@@ -252,7 +252,7 @@ def test_the_simulated_board(bench: Bench, machine: Callable[..., str]) -> None:
     """The nvidia-smi of the local region answers every question of the diagnosis."""
     root = machine(A100, 8)
     bench.beats()
-    module = "gpu_ami.local.replicas.nvidia_driver.nvidia_smi.smi.cli"
+    module = "localregion.replicas.nvidia_driver.nvidia_smi.smi.cli"
     code = f"import sys; from {module} import main; sys.exit(main(sys.argv[1:], root={root!r}, own='550.163.01'))"
     bench.tool("nvidia-smi", f'cd {ROOT} && exec {sys.executable} -c "{code}" "$@"')
     document = bench.diagnose(30)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.machines.dropped_port import DroppedPort
+from localregion.machines.dropped_port import DroppedPort
 from tests.validator.checks.conftest import table_host
 from validator.checks import metrics
 from validator.cloudwatch import ApiRefused, Point, Series

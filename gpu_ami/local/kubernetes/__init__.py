@@ -1,9 +1,0 @@
-"""Kubernetes of the local region: the real kubelet of EKS images, the real control plane of their clusters.
-
-build             compiles the programs once (`make nodes`), kept by version
-container_image   archives that containerd imports
-"""
-
-from gpu_ami.local.kubernetes.build import DEVICE_PLUGIN, KUBELET, RELEASES, Build, built, find
-
-__all__ = ["DEVICE_PLUGIN", "KUBELET", "RELEASES", "Build", "built", "find"]

@@ -1,7 +1,0 @@
-"""A base image entered without booting it: own namespaces, copy-on-write, sshd on loopback (root).
-
-sandbox              starts and ends a sandbox; `python -m gpu_ami.local.sandbox BASE`
-sandbox_init         process 1 inside
-kernel_settings      settings of /proc/sys as plain files
-builder              a builder of the local region: an instance's disk in a sandbox
-"""

@@ -1,0 +1,251 @@
+"""What a call needs to be allowed: an action, its resources and their condition keys, and further actions.
+
+Source: AWS, Service Authorization Reference ("Actions, resources, and condition keys" of EC2, Logs, SSM, Scheduler and
+IAM); EBS user guide, "Required permissions" for customer managed keys; both read 2026-11-22. An action of which no
+resource is known here is judged on `*`, as AWS does for actions without resource types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from gpu_ami.cloud import policies
+from localregion.api.protocol import ServiceCall
+from localregion.backends import REGION, Ec2
+
+# STS answers it whatever the caller's policies say (STS API reference, GetCallerIdentity).
+_FREE = {"sts:GetCallerIdentity"}
+# Parameter of an EC2 call → resource type in its ARN. Images and snapshots have no account in theirs.
+_PARAMETERS = {
+    "InstanceId": "instance",
+    "VolumeId": "volume",
+    "ImageId": "image",
+    "SnapshotId": "snapshot",
+    "GroupId": "security-group",
+    "SubnetId": "subnet",
+    "SecurityGroupId": "security-group",
+    "KeyName": "key-pair",
+    "VpcId": "vpc",
+    "CapacityReservationId": "capacity-reservation",
+}
+_WITHOUT_ACCOUNT = ("image", "snapshot")
+# Creating action → types of the resources that it makes.
+_CREATED = {
+    "RunInstances": ("instance", "volume", "network-interface"),
+    "CreateImage": ("image", "snapshot"),
+    "CopyImage": ("image", "snapshot"),
+    "CreateSecurityGroup": ("security-group",),
+}
+_OF_PLACEMENT = ("CreatePlacementGroup", "DeletePlacementGroup")  # others name a security group by it
+_OF_PARAMETERS = ("DeleteParameter", "GetParameter", "GetParameters", "PutParameter")
+_OF_DOCUMENTS = (
+    "CreateDocument", "DeleteDocument", "DescribeDocument", "UpdateDocument", "UpdateDocumentDefaultVersion",
+)  # fmt: skip
+# Action of ECS → the type of its resource, and the key that names it.
+_OF_ECS = {
+    "CreateCluster": ("cluster", "clusterName"),
+    "DeleteCluster": ("cluster", "cluster"),
+    "DeleteTaskDefinitions": ("task-definition", "taskDefinitions"),
+    "DeregisterContainerInstance": ("cluster", "cluster"),
+    "StartTask": ("task-definition", "taskDefinition"),
+    "StopTask": ("task", "task"),
+}
+_KEY_FOR_VOLUME = (
+    "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:Decrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo",
+)  # fmt: skip
+
+
+def needed(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    """The requests that must all be allowed for the call to be carried out."""
+    if call.name not in _FREE:
+        yield from _SERVICES.get(call.service, _on_all)(call, ec2)
+
+
+def _on_all(call: ServiceCall, _: Ec2) -> Iterator[policies.Request]:
+    yield policies.Request(call.name)
+
+
+def _ec2(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    if call.action.startswith("Describe"):
+        yield policies.Request(call.name)
+        return
+    on_tags = dict(_tags_at_creation(call))
+    resources: dict[str, Mapping[str, str]] = dict(_resources(call, ec2))
+    for resource_type in _CREATED.get(call.action, ()):
+        context = {f"aws:RequestTag/{key}": value for key, value in on_tags.get(resource_type, {}).items()}
+        resources[_arn(ec2, resource_type, "*")] = context
+    if call.action == "CreateTags":
+        requested = {f"aws:RequestTag/{key}": value for key, value in _tags(call, "Tag.").items()}
+        resources = {arn: {**keys, **requested} for arn, keys in resources.items()}
+    for arn, keys in resources.items():
+        yield policies.Request(call.name, arn, keys)
+    if not resources:
+        yield policies.Request(call.name)
+    for resource_type, tags in on_tags.items():
+        context = {f"aws:RequestTag/{key}": value for key, value in tags.items()}
+        name = call.parameters.get("KeyName", "*") if resource_type == "key-pair" else "*"
+        yield policies.Request(
+            "ec2:CreateTags", _arn(ec2, resource_type, name), {**context, "ec2:CreateAction": call.action}
+        )
+    if call.action == "RunInstances":
+        yield from _launch(call, ec2)
+    elif call.action == "CopyImage" and call.parameters.get("KmsKeyId"):
+        yield from _encrypt(ec2, call.parameters["KmsKeyId"])
+    elif call.action == "DeregisterImage" and call.parameters.get("DeleteAssociatedSnapshots") == "true":
+        for snapshot in ec2.snapshots_of(call.parameters.get("ImageId", "")):
+            yield policies.Request("ec2:DeleteSnapshot", _arn(ec2, "snapshot", snapshot), _tags_of(ec2, snapshot))
+
+
+def _resources(call: ServiceCall, ec2: Ec2) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """ARN and context of each existing resource that a call names."""
+    for key, value in call.parameters.items():
+        names = [part for part in key.split(".") if not part.isdigit()]
+        resource_type = _PARAMETERS.get(names[-1])
+        if call.action == "CreateTags" and names == ["ResourceId"]:
+            resource_type = _type_of(value)
+        if key == "Placement.GroupName" or (key == "GroupName" and call.action in _OF_PLACEMENT):
+            resource_type = "placement-group"
+        if resource_type and value and not key.startswith(("Filter", "Tag")):
+            yield _arn(ec2, resource_type, value), _tags_of(ec2, value)
+    if call.action == "RunInstances":
+        names_subnet = any(key.endswith("SubnetId") and value for key, value in call.parameters.items())
+        if not names_subnet:
+            yield _arn(ec2, "subnet", ec2.subnet_id), {}
+        if not any("SecurityGroup" in key for key in call.parameters):
+            yield _arn(ec2, "security-group", ec2.default_group()), {}
+        if call.parameters.get("InstanceMarketOptions.MarketType") == "spot":
+            yield _arn(ec2, "spot-instances-request", "*"), {}
+
+
+def _tags_of(ec2: Ec2, resource_id: str) -> dict[str, str]:
+    return {f"aws:ResourceTag/{key}": value for key, value in ec2.tags(resource_id).items()}
+
+
+def _type_of(resource_id: str) -> str:
+    prefixes = {"i": "instance", "vol": "volume", "ami": "image", "snap": "snapshot", "sg": "security-group"}
+    return prefixes.get(resource_id.partition("-")[0], "*")
+
+
+def _tags_at_creation(call: ServiceCall) -> Iterator[tuple[str, dict[str, str]]]:
+    """Resource type and tags of each TagSpecification."""
+    for key, resource_type in call.parameters.items():
+        match = re.fullmatch(r"(TagSpecification\.\d+)\.ResourceType", key)
+        if match:
+            yield resource_type, _tags(call, f"{match[1]}.Tag.")
+
+
+def _tags(call: ServiceCall, prefix: str) -> dict[str, str]:
+    """The tags that a call lists under a prefix."""
+    names = [name for name in call.parameters if name.startswith(prefix) and name.endswith(".Key")]
+    return {call.parameters[name]: call.parameters.get(name[:-3] + "Value", "") for name in names}
+
+
+def _launch(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    """What a launch needs beside RunInstances: the role of the instance profile, the key of an encrypted volume."""
+    parameters = call.parameters
+    profile = parameters.get("IamInstanceProfile.Name") or parameters.get("IamInstanceProfile.Arn")
+    role = ec2.role_arn(profile) if profile else ""
+    if role:
+        yield policies.Request("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
+    keys = {value for name, value in parameters.items() if name.endswith(".Ebs.KmsKeyId") and value}
+    for key in sorted(keys | ({image_key} if (image_key := ec2.image_key(parameters.get("ImageId", ""))) else set())):
+        yield from _encrypt(ec2, key)
+
+
+def _encrypt(ec2: Ec2, key: str) -> Iterator[policies.Request]:
+    """What EC2 does with a customer managed key on behalf of its caller."""
+    arn, via = _key_arn(ec2, key), {"kms:ViaService": f"ec2.{REGION}.amazonaws.com"}
+    for action in _KEY_FOR_VOLUME:
+        yield policies.Request(action, arn, via)
+    yield policies.Request("kms:CreateGrant", arn, {**via, "kms:GrantIsForAWSResource": "true"})
+
+
+def _key_arn(ec2: Ec2, key: str) -> str:
+    """An alias stands for its key, whose id is not looked up here."""
+    return key if key.startswith("arn:") else f"arn:aws:kms:{REGION}:{ec2.account}:key/{key.rpartition('/')[2]}"
+
+
+def _kms(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    key = call.parameters.get("KeyId", "")
+    yield policies.Request(call.name, _key_arn(ec2, key) if key else "*")
+
+
+def _arn(ec2: Ec2, resource_type: str, name: str) -> str:
+    account = "" if resource_type in _WITHOUT_ACCOUNT else ec2.account
+    return f"arn:aws:ec2:{REGION}:{account}:{resource_type}/{name}"
+
+
+def _cloudwatch(call: ServiceCall, _: Ec2) -> Iterator[policies.Request]:
+    namespace = call.parameters.get("Namespace")
+    context = {"cloudwatch:namespace": namespace} if call.action == "PutMetricData" and namespace else {}
+    yield policies.Request(call.name, "*", context)
+
+
+def _logs(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    parameters = call.parameters
+    group, stream = parameters.get("logGroupName", ""), parameters.get("logStreamName")
+    tail = f"log-stream:{stream}" if stream else "log-stream:" if call.action == "DescribeLogGroups" else ""
+    yield policies.Request(call.name, f"arn:aws:logs:{REGION}:{ec2.account}:log-group:{group}:{tail}")
+
+
+def _ssm(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    parameters = call.parameters
+    listed = call.body.get("Names")
+    names = [str(each) for each in listed] if isinstance(listed, list) else [parameters.get("Name", "")]
+    if call.action in _OF_PARAMETERS and all(names):
+        for name in names:
+            account = "" if name.startswith("/aws/service/") else ec2.account
+            yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:parameter/{name.removeprefix('/')}")
+    elif call.action == "StartSession":
+        target = parameters.get("Target", "*")
+        yield policies.Request(call.name, _arn(ec2, "instance", target), _tags_of(ec2, target))
+        document = parameters.get("DocumentName", "SSM-SessionManagerRunShell")
+        account = "" if document.startswith("AWS-") else ec2.account
+        yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:document/{document}")
+    elif call.action == "SendCommand":
+        document = parameters.get("DocumentName", "*")
+        account = "" if document.startswith(("AWS-", "AmazonCloudWatch-Manage")) else ec2.account
+        yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:document/{document}")
+        named = call.body.get("InstanceIds")
+        for target in named if isinstance(named, list) and named else ["*"]:
+            yield policies.Request(call.name, _arn(ec2, "instance", str(target)), _tags_of(ec2, str(target)))
+    elif call.action in _OF_DOCUMENTS:
+        yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{ec2.account}:document/{parameters.get('Name', '*')}")
+    elif call.action == "TerminateSession":
+        yield policies.Request(
+            call.name, f"arn:aws:ssm:{REGION}:{ec2.account}:session/{parameters.get('SessionId', '*')}"
+        )
+    else:
+        yield policies.Request(call.name)
+
+
+def _scheduler(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    name = call.parameters.get("Name", "")
+    yield policies.Request(call.name, f"arn:aws:scheduler:{REGION}:{ec2.account}:schedule/default/{name}")
+    target = call.body.get("Target")
+    role = target.get("RoleArn") if isinstance(target, Mapping) else None
+    if role:
+        yield policies.Request("iam:PassRole", str(role), {"iam:PassedToService": "scheduler.amazonaws.com"})
+
+
+def _ecs(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    resource_type, key = _OF_ECS.get(call.action, ("", ""))
+    if not resource_type:
+        yield policies.Request(call.name)
+        return
+    named = call.body.get(key)
+    for name in named if isinstance(named, list) else [named]:
+        last = str(name or "*").rpartition("/")[2]
+        yield policies.Request(call.name, f"arn:aws:ecs:{REGION}:{ec2.account}:{resource_type}/{last}")
+
+
+_SERVICES: Mapping[str, Callable[[ServiceCall, Ec2], Iterator[policies.Request]]] = {
+    "ec2": _ec2,
+    "cloudwatch": _cloudwatch,
+    "ecs": _ecs,
+    "logs": _logs,
+    "ssm": _ssm,
+    "kms": _kms,
+    "scheduler": _scheduler,
+}

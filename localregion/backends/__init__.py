@@ -1,0 +1,58 @@
+"""moto's models, where they answer otherwise than AWS.
+
+ec2                  EC2: loopback networks, images with disks, instance states that match the machines
+instance             what the metadata service returns about an instance
+cloudwatch           CloudWatch metrics as the agent and the validator use them; delays of new data
+logs                 log events that arrive late; the patterns of metric filters
+log_metrics          metrics of log events: metric filters and embedded metric documents
+cloudformation       alarms and metric filters of stacks
+published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
+placement_groups     placement groups, and which instance is in which
+security_groups      which connections the security groups of an instance allow
+refused              how a service refuses a call, and which instance's agent calls
+container_service/   ECS: container instances and tasks
+systems_manager/     managed nodes, Run Command and State Manager
+"""
+
+from typing import Any
+
+from localregion.backends import cloudwatch, ec2, log_metrics, logs, placement_groups, published_amis, security_groups
+from localregion.backends.cloudwatch import NO_DELAYS, Delays, metric_data, metric_series
+from localregion.backends.ec2 import REGION, ZONE, Ec2, architectures_of
+from localregion.backends.instance import (
+    INSTANCE_SECRET,
+    InstanceView,
+    instance_access_key,
+    instance_of_access_key,
+)
+from localregion.backends.refused import Refused, calling_instance
+
+__all__ = [
+    "INSTANCE_SECRET", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "Refused", "architectures_of",
+    "calling_instance", "install", "instance_access_key", "instance_of_access_key", "metric_data", "metric_series",
+    "placement_groups", "security_groups", "service_application",
+]  # fmt: skip
+
+
+def install(delays: Delays = NO_DELAYS, *, stacks: bool = True) -> None:
+    """Makes moto answer as the region needs it. stacks: CloudFormation's too, with which all services are imported."""
+    ec2.install()
+    cloudwatch.install(delays)
+    logs.install(delays.log_events)
+    log_metrics.install()
+    published_amis.install()
+    if stacks:
+        from localregion.backends import cloudformation
+
+        cloudformation.install()
+
+
+def service_application(service: Any) -> Any:
+    """moto's WSGI application of a service, at its first call: a region without stacks imports no CloudFormation."""
+    from moto.moto_server.werkzeug_app import create_backend_app
+
+    if service == "cloudformation":
+        from localregion.backends import cloudformation
+
+        cloudformation.install()
+    return create_backend_app(service)

@@ -1,0 +1,141 @@
+"""EC2's placement groups, of which moto knows none: created, listed, deleted, and which instance is in which.
+
+The machines of a cluster placement group are on one network with each other (localregion/machines/interconnect.py).
+Source: EC2 API reference, CreatePlacementGroup, DescribePlacementGroups, DeletePlacementGroup, RunInstances
+(Placement), "Error codes for the Amazon EC2 API" (InvalidPlacementGroup.*), read 2026-11-25.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from xml.sax.saxutils import escape
+
+from localregion.backends.refused import Refused
+
+STRATEGIES = ("cluster", "spread", "partition")
+_UNKNOWN = "InvalidPlacementGroup.Unknown"
+
+
+@dataclass(frozen=True)
+class PlacementGroup:
+    """number: of this region, from 1 on; no two groups have the same, also one after the other."""
+
+    name: str
+    id: str
+    strategy: str
+    number: int
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+class PlacementGroups:
+    """instances: moto's, which have the name of their group in `placement.group_name`."""
+
+    def __init__(self, instances: Callable[[], Iterable[Any]]) -> None:
+        self._instances = instances
+        self._groups: dict[str, PlacementGroup] = {}
+        self._lock = threading.Lock()
+        self._made = 0
+        self._actions = {
+            "CreatePlacementGroup": self._create,
+            "DeletePlacementGroup": self._delete,
+            "DescribePlacementGroups": self._describe,
+        }
+
+    def answer(self, action: str, parameters: Mapping[str, str]) -> bytes | None:
+        """The body of EC2's answer; None for an action of something else. Refused."""
+        make = self._actions.get(action)
+        if make is None:
+            return None
+        content = make(parameters)
+        name = f"{action}Response"
+        xmlns = 'xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"'
+        return f"<{name} {xmlns}><requestId>local</requestId>{content}</{name}>".encode()
+
+    def of(self, instance: Any) -> PlacementGroup | None:
+        """The group that an instance was launched in."""
+        with self._lock:
+            return self._groups.get(instance.placement.group_name)
+
+    def require(self, name: str) -> None:
+        """Refused: a launch names a group that does not exist."""
+        if name and name not in self._groups:
+            raise Refused(_UNKNOWN, f"The placement group '{name}' is unknown.")
+
+    def _create(self, parameters: Mapping[str, str]) -> str:
+        name, strategy = parameters.get("GroupName", ""), parameters.get("Strategy", "cluster")
+        if not name:
+            raise Refused("MissingParameter", "The request must contain the parameter groupName")
+        if strategy not in STRATEGIES:
+            raise Refused("InvalidParameterValue", f"Value ({strategy}) for parameter strategy is invalid.")
+        with self._lock:
+            if name in self._groups:
+                raise Refused("InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists.")
+            self._made += 1
+            tags = _tags(parameters)
+            group = PlacementGroup(name, f"pg-{secrets.token_hex(8)}0", strategy, self._made, tags)
+            self._groups[name] = group
+        return f"<return>true</return><placementGroup>{_described(group)}</placementGroup>"
+
+    def _delete(self, parameters: Mapping[str, str]) -> str:
+        name = parameters.get("GroupName", "")
+        self.require(name or "(none)")
+        members = [each for each in self._instances() if each.placement.group_name == name]
+        if any(each.state != "terminated" for each in members):
+            text = f"The placement group '{name}' is in use and may not be deleted."
+            raise Refused("InvalidPlacementGroup.InUse", text)
+        with self._lock:
+            self._groups.pop(name, None)
+        return "<return>true</return>"
+
+    def _describe(self, parameters: Mapping[str, str]) -> str:
+        names = [value for key, value in parameters.items() if re.fullmatch(r"GroupName\.\d+", key)]
+        for name in names:
+            self.require(name)
+        with self._lock:
+            groups = list(self._groups.values())
+        filters = _filters(parameters)
+        chosen = [each for each in groups if (not names or each.name in names) and _passes(each, filters)]
+        return (
+            f"<placementGroupSet>{''.join(f'<item>{_described(each)}</item>' for each in chosen)}</placementGroupSet>"
+        )
+
+
+def _tags(parameters: Mapping[str, str]) -> dict[str, str]:
+    keys = [name for name in parameters if re.fullmatch(r"TagSpecification\.\d+\.Tag\.\d+\.Key", name)]
+    return {parameters[name]: parameters.get(f"{name.removesuffix('Key')}Value", "") for name in keys}
+
+
+def _filters(parameters: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    names = {key: value for key, value in parameters.items() if re.fullmatch(r"Filter\.\d+\.Name", key)}
+    return [
+        (name, [value for other, value in parameters.items() if other.startswith(key.removesuffix("Name") + "Value.")])
+        for key, name in names.items()
+    ]
+
+
+def _passes(group: PlacementGroup, filters: Iterable[tuple[str, list[str]]]) -> bool:
+    """Source: DescribePlacementGroups, Filters: group-name, state, strategy, tag:KEY, tag-key."""
+    shown = {"group-name": [group.name], "state": ["available"], "strategy": [group.strategy]}
+    shown["tag-key"] = list(group.tags)
+    for name, patterns in filters:
+        key = name.removeprefix("tag:")
+        values = [group.tags[key]] if name != key and key in group.tags else shown.get(name, [])
+        if not any(fnmatch.fnmatchcase(value, pattern) for value in values for pattern in patterns):
+            return False
+    return True
+
+
+def _described(group: PlacementGroup) -> str:
+    items = "".join(
+        f"<item><key>{escape(key)}</key><value>{escape(value)}</value></item>" for key, value in group.tags.items()
+    )
+    return (
+        f"<groupName>{escape(group.name)}</groupName><strategy>{group.strategy}</strategy><state>available</state>"
+        f"<groupId>{group.id}</groupId><tagSet>{items}</tagSet>"
+    )

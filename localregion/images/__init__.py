@@ -1,0 +1,22 @@
+"""Disk images of the local region: base images and AMIs.
+
+store                AMIs and their disks: create, copy, register, remove
+references           the output folders that refer to an AMI
+spare_disks          copies of AMIs' disks that are begun before the launch, with their loop devices
+base_image           Debian 12, made by mmdebstrap
+prepare              makes it before it is needed, for `make prove`
+source_ami           the AMIs of base images, as plans find them
+rootfs_layers        the layers of a base image as folders
+ssm_agent            user data that installs the replica of the SSM Agent
+tree_ami             an AMI made of a tree of files
+base_ami_packages    packages that a node family's base AMI contains
+"""
+
+from localregion.images.rootfs_layers import Base, Tree, require_root
+from localregion.images.spare_disks import LoopDevice, SpareDisks
+from localregion.images.store import ImageJob, ImageStore, Request, copy_disk, own_disk
+
+__all__ = [
+    "Base", "ImageJob", "ImageStore", "LoopDevice", "Request", "SpareDisks", "Tree", "copy_disk", "own_disk",
+    "require_root",
+]  # fmt: skip

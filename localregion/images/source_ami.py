@@ -1,0 +1,187 @@
+"""Source AMIs of the local region: the base images that plans build on, registered as AMIs.
+
+A plan finds its source AMI by owner and name filter (or by an SSM parameter); the region registers the base image of
+the operating system and node family for this owner, under a name that the filter matches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypedDict
+
+from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.process import find_tool, run
+from gpu_ami.progress import Progress
+from localregion.architectures import ARCHITECTURES, DEFAULT
+from localregion.images import base_ami_packages, base_image, rootfs_layers
+from localregion.images.rootfs_layers import Base, Tree
+from localregion.state import ImageRecord
+from validator.plan_document import Kernel, Node, OperatingSystem, SourceAmi
+
+_GIB = 1024**3
+# Whose images the alias "amazon" finds: Amazon Linux's account (docs.aws.amazon.com, Amazon Linux 2023 user guide).
+_AMAZON = "137112412989"
+_ROOT_DEVICES = {"ubuntu": "/dev/sda1"}
+_SYSTEMS = {
+    ("debian", "12"): "debian12",
+    ("ubuntu", "24.04"): "ubuntu2404",
+    ("ubuntu", "22.04"): "ubuntu2204",
+    ("amzn", "2023"): "al2023",
+}
+# $1 layers, $2 mke2fs, $3 UUID, $4 offset in bytes, $5 disk, $6 KiB. The layers are read as one tree.
+_DISK_SCRIPT = (
+    'set -e; mkdir root none; mount -t overlay tree root -o "ro,lowerdir=$1"; '
+    '"$2" -q -t ext4 -L root -U "$3" -d root -O ^metadata_csum '
+    '-E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -F "$5" "$6"k; umount root'
+)
+
+
+class SystemPlan(TypedDict):
+    """The sections of a plan that decide which base image it builds on."""
+
+    os: OperatingSystem
+    architecture: str
+    node: Node
+    source_ami: SourceAmi
+    kernel: Kernel
+
+
+# As in a plan for Debian 12; `gpu-ami region up` without a plan registers that image.
+DEBIAN: SystemPlan = {
+    "os": {
+        "id": "debian",
+        "version": "12",
+        "codename": "bookworm",
+        "family": "debian",
+        "ssh_user": "admin",
+        "python": "3.11",
+        "end_of_life": "2028-06-30",
+    },
+    "architecture": "x86_64",
+    "node": {"family": "ec2"},
+    "source_ami": {"owner": "136693071363", "name": "debian-12-amd64-*"},
+    "kernel": {
+        "version": "6.1",
+        "package": "linux-image-cloud-amd64",
+        "headers": "linux-headers-{release}",
+        "hold": ["linux-image-cloud-amd64", "linux-headers-cloud-amd64"],
+    },
+}
+
+
+def base_of(plan: SystemPlan) -> Base:
+    """The base image that a plan builds on. UsageError: the region has none, with what there is."""
+    system, node = plan["os"], plan["node"]
+    base_system = _SYSTEMS.get((system["id"], system["version"]), "")
+    family = "" if node["family"] == "ec2" else node["family"]
+    has_family = not family or (base_system, family) in rootfs_layers.available()
+    variant = node.get("variant", "")
+    if base_system and has_family and (not variant or variant in rootfs_layers.variants(family)):
+        version = node.get("version", "") if family else ""
+        known = base_ami_packages.releases(family) if family else []
+        if known and version not in known:
+            raise UsageError(
+                f"the local region has no base image for {family} {version}",
+                details=[f"its fact tables have the components of {', '.join(known)}; a site's are not among them"],
+                hint="build it on AWS with --where FILE; gpu-ami plan works for it in the local region too",
+            )
+        base = Base(base_system, family, version, architecture=plan["architecture"], variant=variant)
+        return _with_kernel(base, plan)
+    described = f"{system['id']} {system['version']} on {plan['architecture']}" + (
+        f", node family {family}" * bool(family) + f", variant {variant}" * bool(variant)
+    )
+    pairs = [f"{name} with {family}" for name, family in rootfs_layers.available()]
+    raise UsageError(
+        f"the local region has no base image for {described}",
+        details=[f"base images ({', '.join(ARCHITECTURES)}): {', '.join([*rootfs_layers.SYSTEMS, *pairs])}"],
+        hint="build it on AWS with --where FILE; gpu-ami plan works for it in the local region too",
+    )
+
+
+def _with_kernel(base: Base, plan: SystemPlan) -> Base:
+    """With the series of the planned kernel's package, where the AMI's own is another."""
+    package = plan["kernel"]["package"]
+    if package == base.kernel_package:
+        return base
+    series = rootfs_layers.kernel_series(base.system)
+    packages = {kernel: rootfs_layers.kernel_package(base.system, kernel, base.architecture) for kernel in series}
+    named = [kernel for kernel, name in packages.items() if name == package]
+    if not named:
+        raise UsageError(
+            f"no base image of {base.system} has kernel package {package!r}",
+            hint=f"known: {', '.join(sorted(set(packages.values())))}",
+        )
+    return replace(base, kernel=named[0])
+
+
+def ensure(plan: SystemPlan, home: Path, progress: Progress) -> tuple[ImageRecord, str]:
+    """The AMI that the plan's filter finds, its disk made where it is not there; and the plan's SSM parameter, or "".
+
+    UsageError: no base image for that plan.
+    """
+    source, base = plan["source_ami"], base_of(plan)
+    if "name" not in source:
+        raise UsageError(
+            f"the plan's source AMI is {source.get('id')}", hint="the local region finds it by owner and name"
+        )
+    if base == Base("debian12", architecture=base.architecture):
+        disk = base_image.ensure(home, progress, base.architecture).path
+        digest = base_image.digest(base.architecture)
+    else:
+        digest = rootfs_layers.digest(base)
+        disk = _ensure_disk(base, digest, home, progress)
+    return _record(plan, base, disk, digest), source.get("ssm", "")
+
+
+def _record(plan: SystemPlan, base: Base, disk: Path, digest: str) -> ImageRecord:
+    """Its id follows from its name, so that it is the same in every region."""
+    source = plan["source_ami"]
+    name = source["name"].replace("*", f"gpu-ami-{digest}").replace("?", "0")
+    named = hashlib.sha256(name.encode()).hexdigest()
+    made = datetime.fromtimestamp(disk.stat().st_mtime, UTC)
+    alias = None if source["owner"].isdigit() else source["owner"]
+    return ImageRecord(
+        id=f"ami-{named[:17]}",
+        name=name,
+        description=f"base image {base.name} of the local region",
+        owner_id=_AMAZON if alias else source["owner"],
+        owner_alias=alias,
+        architecture=base.architecture,
+        root_device_name=_ROOT_DEVICES.get(plan["os"]["id"], "/dev/xvda"),
+        snapshot_id=f"snap-{named[17:34]}",
+        size_gib=-(-disk.stat().st_size // _GIB),
+        creation_date=f"{made:%Y-%m-%dT%H:%M:%S}.000Z",
+        public=True,
+        disk=str(disk),
+    )
+
+
+def _ensure_disk(base: Base, digest: str, home: Path, progress: Progress) -> Path:
+    disk = home / "base" / f"{base.name}-{digest}.raw"
+    if not disk.exists():
+        tree = rootfs_layers.ensure(base, home, progress)
+        with base_image.only_one(home / "base") as folder:
+            if not disk.exists():
+                with progress.stage(f"base image {base.name}: write the disk"), base_image.scratch(folder) as work:
+                    write_disk(tree, work, base.architecture)
+                    (work / "disk.raw").rename(disk)
+    os.utime(disk)
+    return disk
+
+
+def write_disk(tree: Tree, work: Path, architecture: str = DEFAULT) -> None:
+    """Writes `disk.raw` of a tree's layers in the folder `work` (root)."""
+    base_image.start_disk(work / "disk.raw")
+    for index, layer in enumerate(tree.layers):
+        (work / f"layer{index}").symlink_to(layer)
+    # overlayfs takes no single layer: the empty folder `none` is below.
+    stack = ":".join([*(f"layer{index}" for index in range(len(tree.layers))), "none"])
+    mke2fs = find_tool("mke2fs", package="e2fsprogs")
+    offset, size = base_image.PARTITION_OFFSET, base_image.DISK_BYTES - base_image.PARTITION_OFFSET
+    arguments = ["disk", stack, mke2fs, base_image.root_uuid(architecture), str(offset), "disk.raw", str(size // 1024)]
+    unshare = find_tool("unshare", package="util-linux")
+    run([unshare, "--mount", "sh", "-c", _DISK_SCRIPT, *arguments], cwd=work, timeout=300, error=CloudError)

@@ -1,0 +1,38 @@
+"""QEMU machines behind the EC2 API.
+
+factory              turns an instance into a machine: disk, boot files, devices, metadata service
+qemu                 one QEMU process: command line, how it ended
+qmp                  QEMU's control socket
+console              the serial console's file
+reconcile            keeps machines and the API in the same state
+boards               GPUs of an instance type as PCI devices; its NVSwitches, EFA interfaces and Neuron devices
+firmware             kernel, initrd and command line of a disk image
+platforms            what QEMU emulates for an architecture: machine, processor, firmware
+kvm                  whether KVM works on this host
+metadata             instance metadata service (IMDSv2)
+notices              notices of an instance's end in its metadata
+firewall             security groups, applied to machines
+interconnect         the network between the machines of a placement group
+dropped_port         a port to which connections time out
+relay                connections from a guest to services of the host
+
+The region's daemon alone needs factory and reconcile, and with them moto; clients do not load it.
+"""
+
+from localregion.machines.boards import Devices, devices_of, planned_architecture
+from localregion.machines.console import CONSOLE, read_console
+from localregion.machines.firmware import default_entry
+from localregion.machines.qemu import PROCESS, Exit
+from localregion.machines.qmp import short_path
+
+__all__ = [
+    "CONSOLE",
+    "PROCESS",
+    "Devices",
+    "Exit",
+    "default_entry",
+    "devices_of",
+    "planned_architecture",
+    "read_console",
+    "short_path",
+]

@@ -1,0 +1,88 @@
+"""Applies security groups to machines: connections that no rule allows are dropped.
+
+Into a machine: the forwarded SSH port is opened and closed as the rules change, within a second. Out of a machine: its
+relays to the region's API and mirror are those that the rules allow when it is powered on; QEMU drops what has none.
+Between machines of a placement group: all traffic, or none, as the rules say when they are powered on.
+The metadata service is not subject to security groups, as on EC2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from localregion.backends import Ec2, security_groups
+from localregion.machines.dropped_port import DroppedPort
+from localregion.machines.qemu import MachineSpec, QemuMachine
+from localregion.network import METADATA_ADDRESS
+
+CALLER = "127.0.0.1"  # whoever connects to an instance of the region comes from there
+_RELAY_PORT = 80
+
+
+class Firewall:
+    """The security groups of all machines. For the thread that owns machines."""
+
+    def __init__(self, ec2: Ec2) -> None:
+        self._ec2 = ec2
+        self._machines: dict[str, QemuMachine] = {}
+        self._open: set[str] = set()  # instances whose SSH port QEMU forwards
+        self._dropped: dict[str, DroppedPort] = {}
+
+    def before_power_on(self, spec: MachineSpec) -> MachineSpec:
+        """The machine with what its groups allow now."""
+        groups = self._ec2.groups_of(self._ec2.instance(spec.instance_id))
+        relays = tuple(
+            (address, program)
+            for address, program in spec.relays
+            if address == METADATA_ADDRESS or security_groups.allows_egress(groups, _RELAY_PORT, address)
+        )
+        is_open = self._allows_ssh(spec)
+        self._set_dropped(spec, not is_open)
+        card = spec.interconnect
+        if card and not security_groups.allows_members(groups):
+            card = card.alone()
+        return replace(spec, relays=relays, ssh_closed=not is_open, interconnect=card)
+
+    def powered_on(self, machine: QemuMachine) -> None:
+        instance_id = machine.spec.instance_id
+        self._machines[instance_id] = machine
+        if not machine.spec.ssh_closed:
+            self._open.add(instance_id)
+        else:
+            self._open.discard(instance_id)
+
+    def apply(self) -> None:
+        """Follows rules that have changed."""
+        for instance_id, machine in self._machines.items():
+            if not machine.ready or machine.poll() is not None:
+                continue
+            allowed, is_open = self._allows_ssh(machine.spec), instance_id in self._open
+            if is_open and not allowed:
+                machine.close_ssh()
+                self._open.discard(instance_id)
+            self._set_dropped(machine.spec, not allowed)
+            if allowed and not is_open:
+                machine.open_ssh()
+                self._open.add(instance_id)
+
+    def forget(self, instance_id: str) -> None:
+        """The instance is gone: nothing drops connections to its address any more."""
+        self._machines.pop(instance_id, None)
+        self._open.discard(instance_id)
+        dropped = self._dropped.pop(instance_id, None)
+        if dropped:
+            dropped.close()
+
+    def _allows_ssh(self, spec: MachineSpec) -> bool:
+        groups = self._ec2.groups_of(self._ec2.instance(spec.instance_id))
+        return security_groups.allows_ingress(groups, spec.ssh_port, CALLER)
+
+    def _set_dropped(self, spec: MachineSpec, wanted: bool) -> None:
+        instance_id = spec.instance_id
+        if not wanted and instance_id in self._dropped:
+            self._dropped.pop(instance_id).close()
+        elif wanted and instance_id not in self._dropped:
+            try:
+                self._dropped[instance_id] = DroppedPort(spec.address, spec.ssh_port)
+            except OSError:  # QEMU has not freed the port yet: the next round tries again
+                return

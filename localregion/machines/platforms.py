@@ -1,0 +1,68 @@
+"""What QEMU emulates for an image of each architecture: program, machine, processor, firmware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_ami.process import find_tool
+from localregion.architectures import ARCHITECTURES
+
+
+@dataclass(frozen=True)
+class Platform:
+    """package: of Debian, with QEMU's program. processor: `-cpu` of an emulated machine.
+
+    firmware: its path, "" for QEMU's own. It reads kernel and initrd from QEMU, as a boot loader
+    would from the disk. slots: of bus 0, which the machine takes itself. console: the kernel's name of the serial port.
+    """
+
+    program: str
+    package: str
+    machine: str
+    processor: str
+    slots: tuple[int, ...]
+    console: str
+    firmware: str = ""
+
+    def qemu(self) -> str:
+        """Absolute path of the program. MissingTool: it is not installed."""
+        return find_tool(self.program, package=self.package)
+
+    def options(self, *, kvm: bool) -> list[str]:
+        """QEMU's options for machine, processor and firmware."""
+        accelerator = ["-accel", "kvm", "-cpu", "host"] if kvm else [*_TCG, "-cpu", self.processor]
+        firmware = ["-bios", self.firmware] if self.firmware else []
+        return ["-machine", self.machine, *accelerator, *firmware]
+
+
+_TCG = ["-accel", "tcg,thread=multi,tb-size=512"]
+PLATFORMS = {
+    # la57 off: five-level page tables make each emulated TLB miss slower, and no guest has that much memory. erms off:
+    # with it Linux copies and clears memory by `rep movsb` and `rep stosb`, which TCG does byte by byte; without it, by
+    # words. fsrm off: no processor has it without erms, and Linux 6.1 then ends at a memmove (QEMU 10's "max" has it,
+    # 7.2's not). svm off: as on EC2, where virtual instances cannot run machines of their own; with it udev loads KVM
+    # at each boot.
+    "x86_64": Platform(
+        "qemu-system-x86_64",
+        "qemu-system-x86",
+        "q35,vmport=off",
+        "max,la57=off,erms=off,fsrm=off,svm=off",
+        slots=(0, 0x1F),
+        console="ttyS0",
+    ),
+    # Graviton2's core; "max" also has pointer authentication, which TCG computes with every call of a function.
+    "arm64": Platform(
+        "qemu-system-aarch64",
+        "qemu-system-arm",
+        "virt,gic-version=3",
+        "neoverse-n1",
+        slots=(0,),
+        console="ttyAMA0",
+        firmware="/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
+    ),
+}
+
+
+def can_use_kvm(architecture: str) -> bool:
+    """Whether machines of this architecture can run on the host's own processor."""
+    return ARCHITECTURES[architecture].is_native

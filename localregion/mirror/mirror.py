@@ -1,0 +1,259 @@
+"""The local region's package mirror: a signed tree with the paths of the vendors' hosts.
+
+`https://HOST/PATH` of a vendor is at `/HOST/PATH`. The tree holds replicas (`replicas/README.md`) of what plans needed
+lately: `ensure(home, plan=…)` adds what a plan needs, and builds only that. Everything is signed with the state
+directory's own key, which a plan of the local region names. A vendor's CloudWatch agent package (`agent_package`)
+replaces the replica; a vendor's signature beside it is served too, as `amazon-cloudwatch-agent.deb.vendor.sig`, which
+nothing local uses.
+
+The mirror's web server: serves the files of the current tree on loopback.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+import urllib.parse
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from gpu_ami.errors import UsageError
+from gpu_ami.progress import Progress
+from gpu_ami.recipes import PlanDocument
+from localregion.mirror import content as mirror_content
+from localregion.mirror import deb, distribution_archive, git_repositories, rpm, signing
+from localregion.mirror import deb as packages
+from localregion.mirror.content import AGENT, Content
+from localregion.mirror.package_requests import Section, sections
+from localregion.mirror.pool import Pool
+
+_CHUNK = 256 * 1024
+
+
+class Mirror:
+    """Serves `home/mirror/current` on loopback, GET and HEAD, files only."""
+
+    def __init__(self, home: Path) -> None:
+        self._root = home / "mirror" / "current"
+        self._server: ThreadingHTTPServer | None = None
+
+    def start(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> int:
+        """Serves from a thread of its own; the port (a free one of the loopback, unless `address` says another)."""
+        server = ThreadingHTTPServer(address, _handler(self._root))
+        server.daemon_threads = True
+        self._server = server
+        threading.Thread(target=server.serve_forever, name="package-mirror", daemon=True).start()
+        return int(server.server_address[1])
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+def locate(root: Path, request_path: str) -> Path | None:
+    """The regular file that a request names; None for anything else, such as a path outside the tree."""
+    path = urllib.parse.unquote(urllib.parse.urlsplit(request_path).path)
+    if "\0" in path or ".." in path.split("/"):
+        return None
+    real_root = root.resolve()
+    file = (real_root / path.lstrip("/")).resolve()
+    inside = file.is_relative_to(real_root) and file != real_root / "mirror.json"
+    return file if inside and file.is_file() else None
+
+
+def _handler(root: Path) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 60
+
+        def do_GET(self) -> None:
+            self._answer(with_body=True)
+
+        def do_HEAD(self) -> None:
+            self._answer(with_body=False)
+
+        def _answer(self, *, with_body: bool) -> None:
+            file = locate(root, self.path)
+            if file is None:
+                self.send_error(HTTPStatus.NOT_FOUND, f"the mirror has no {self.path[:200]}")
+                return
+            with file.open("rb") as body:
+                self.send_response(HTTPStatus.OK)
+                self.send_header("Content-Type", "application/octet-stream")
+                self.send_header("Content-Length", str(os.fstat(body.fileno()).st_size))
+                self.send_header("Last-Modified", self.date_time_string(int(file.stat().st_mtime)))
+                self.end_headers()
+                if with_body:
+                    shutil.copyfileobj(body, self.wfile, _CHUNK)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Silent: the region keeps no access log of its packages."""
+
+    return Handler
+
+
+__all__ = ["Mirror", "MirrorTree", "ensure", "locate", "serve"]
+
+_ASKED_SECONDS = 24 * 3600.0
+_KEPT_SECONDS = 7 * 24 * 3600.0
+_LAYS_OUT = (mirror_content, deb, rpm, git_repositories)  # a tree is theirs as much as its content's
+
+
+@dataclass(frozen=True)
+class MirrorTree:
+    """A finished tree. origin: package name → "replica" or "vendor"; commits: `<path>#<tag>` → commit."""
+
+    root: Path
+    key_fingerprint: str
+    origin: dict[str, str]
+    commits: dict[str, str] = field(default_factory=dict)
+
+
+def ensure(
+    home: Path,
+    *,
+    plan: PlanDocument | None = None,
+    only: Collection[str] | None = None,
+    agent_package: Path | None = None,
+    progress: Progress,
+) -> MirrorTree:
+    """The tree with what `plan` (a plan's document) needs and what other plans of the last day needed.
+
+    Without a plan: what is there. only: these sections of the plan instead of those of its roles. UsageError: the plan
+    names a package of which there is no replica.
+    """
+    asked = sections(plan, only) if plan is not None else []
+    if agent_package is not None:
+        _check_agent_package(agent_package, asked)
+    mirror_content.resolve(asked, agent_package)
+    base = home / "mirror"
+    base.mkdir(parents=True, exist_ok=True)
+    with _only_one(base / "lock"):
+        key = signing.signing_key(home)
+        pool = Pool(base / "pool", key)
+        recent = [
+            section
+            for section in _remember(base / "asked.json", asked)
+            if section in asked
+            or not distribution_archive.is_requested(section)
+            or pool.has_folder(distribution_archive.identity(section))  # no other plan waits for a download
+        ]
+        content = mirror_content.resolve(recent, agent_package)
+        root = base / f"tree-{_digest(key, content, pool)}"
+        if not (root / "mirror.json").exists():
+            with progress.stage("package mirror: build and sign"):
+                _build(base, root, content, pool, key)
+            pool.forget_old()
+        os.utime(root)
+        _point_to(base, root)
+        _forget_old(base, root)
+    return _described(root)
+
+
+def _described(root: Path) -> MirrorTree:
+    described = json.loads((root / "mirror.json").read_text(encoding="utf-8"))
+    return MirrorTree(root, described["key_fingerprint"], described["origin"], described.get("commits", {}))
+
+
+def _check_agent_package(deb: Path, asked: list[Section]) -> None:
+    if not deb.is_file():
+        raise UsageError(f"--agent-package {deb}: no such file", hint="give the vendor's amazon-cloudwatch-agent.deb")
+    name = packages.control_field(deb, "Package")
+    if name != AGENT:
+        raise UsageError(f"--agent-package {deb}: expected package {AGENT}, got {name!r}")
+    for section in asked:
+        if section.kind == "rpm" and f"/{AGENT}.rpm" in section.content.get("url", ""):
+            raise UsageError(f"--agent-package {deb}: expected an .rpm, as the plan installs {AGENT}, got a .deb")
+
+
+def _remember(ledger: Path, asked: list[Section]) -> list[Section]:
+    """Records when each section was last requested; returns those of the last day, the newest last.
+
+    A section without a replica, because the table has changed since, is dropped.
+    """
+    try:
+        known = {Section(**row["section"]): float(row["asked"]) for row in json.loads(ledger.read_text("utf-8"))}
+    except (OSError, ValueError, KeyError, TypeError):
+        known = {}
+    now = time.time()
+    fresh = {section: when for section, when in known.items() if now - when < _ASKED_SECONDS}
+    known = {section: when for section, when in fresh.items() if _has_replica(section)}
+    known |= dict.fromkeys(asked, now)
+    recent = sorted(known, key=lambda section: (known[section], section.component, section.text))
+    rows = [{"section": asdict(section), "asked": known[section]} for section in recent]
+    written = ledger.with_suffix(".new")
+    written.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    written.replace(ledger)
+    return recent
+
+
+def _has_replica(section: Section) -> bool:
+    try:
+        Content().add(section)
+    except UsageError:
+        return False
+    return True
+
+
+def _digest(key: signing.SigningKey, content: Content, pool: Pool) -> str:
+    identity = json.dumps([key.fingerprint, content.identity(pool)], sort_keys=True)
+    code = [Path(module.__file__ or "").read_text("utf-8") for module in _LAYS_OUT]
+    return hashlib.sha256("\0".join([identity, *code]).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _build(base: Path, root: Path, content: Content, pool: Pool, key: signing.SigningKey) -> None:
+    for stale in base.glob("build-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix="build-", dir=base))
+    try:
+        with key.opened() as gpg:
+            commits = content.write(work, pool, gpg)
+        tree = MirrorTree(root, key.fingerprint, content.origin(), commits)
+        (work / "mirror.json").write_text(json.dumps(asdict(tree), default=str, indent=1), encoding="utf-8")
+        shutil.rmtree(root, ignore_errors=True)
+        work.rename(root)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _point_to(base: Path, root: Path) -> None:
+    """Points `current` to the tree; a running server reads it at each request."""
+    fresh = base / "current.new"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(root.name)
+    fresh.replace(base / "current")
+
+
+def _forget_old(base: Path, root: Path) -> None:
+    for old in base.glob("tree-*"):
+        if old != root and time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def serve(home: Path) -> tuple[int, str]:
+    """Serves the current tree for the region's daemon (built if missing); returns port and key fingerprint."""
+    current = home / "mirror" / "current"
+    if (current / "mirror.json").exists():
+        tree = _described(current.resolve())
+    else:
+        tree = ensure(home, progress=Progress(mode="quiet"))
+    return Mirror(home).start(), tree.key_fingerprint

@@ -1,0 +1,187 @@
+"""A sandbox without a base image: the host's own tree beneath, with what a base image has and a host has not on it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.progress import Progress
+from localregion.images import rootfs_layers
+from localregion.images.rootfs_layers import Base, Tree
+from localregion.machines.boards import Devices
+from localregion.sandbox import sandbox
+
+QUIET = Progress("quiet")
+DEBIAN = Base("debian12")
+mounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount and enter namespaces")
+_CLOUD_CFG = """\
+system_info:
+  default_user: {name: tester, gecos: Tester, groups: [adm], sudo: ["ALL=(ALL) NOPASSWD:ALL"], shell: /bin/sh}
+"""
+
+
+@pytest.fixture
+def tree(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tree]:
+    # On another file system than /: overlayfs takes no layers of which one lies in the other.
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        yield make_tree(Path(name), monkeypatch)
+
+
+def make_tree(layer: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    layer.chmod(0o755)
+    (layer / "etc/cloud/cloud.cfg.d").mkdir(parents=True)
+    (layer / "etc/cloud/cloud.cfg").write_text(_CLOUD_CFG)
+    (layer / "boot").mkdir()
+    for release in ("6.1.0-9-test", "6.1.0-10-test"):
+        (layer / f"boot/vmlinuz-{release}").touch()
+    tree = Tree((layer, Path("/")))
+    monkeypatch.setattr(rootfs_layers, "ensure", lambda *_: tree)
+    return tree
+
+
+@pytest.fixture
+def entered(tree: Tree, home: Path) -> Iterator[sandbox.Sandbox]:
+    with sandbox.entered(DEBIAN, Devices(gpu=2, nvswitch=1, efa=1, neuron=1, umad=1), home, QUIET) as one:
+        yield one
+
+
+def ssh(one: sandbox.Sandbox, command: str) -> str:
+    options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "IdentitiesOnly=yes")
+    words = ["ssh", *(word for option in options for word in ("-o", option)), "-i", one.key, "-p", str(one.port)]
+    done = subprocess.run([*words, f"{one.user}@{one.host}", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.05)
+
+
+def rooms(home: Path) -> list[int]:
+    """Processes of sandboxes of that home."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if "sandbox_init" in words and str(home) in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+@mounts
+def test_one_gets_in_and_is_somewhere_else(entered: sandbox.Sandbox) -> None:
+    said = ssh(
+        entered,
+        "id -un; uname -r; cat /proc/sys/kernel/osrelease; tr -d '\\0' </proc/1/comm;"
+        " ls /dev /dev/infiniband; cat /proc/net/fib_trie",
+    )
+    lines = said.splitlines()
+    assert lines[:4] == ["tester", "6.1.0-10-test", "6.1.0-10-test", "systemd"]
+    nodes = {"nvidia0", "nvidia1", "nvidiactl", "nvidia-nvswitch0", "nvidia-nvswitchctl", "neuron0", "umad0"}
+    assert nodes <= set(lines)
+    assert "|-- 169.254.169.252\n           /32 host LOCAL" in said and "nvidia2" not in lines
+    assert Path(entered.key).stat().st_mode & 0o777 == 0o600
+
+
+@mounts
+def test_what_is_written_stays_there(entered: sandbox.Sandbox, home: Path) -> None:
+    before = Path("/proc/sys/vm/swappiness").read_text()
+    ours = before.strip() + "0"
+    (folder,) = (home / "sandboxes").iterdir()
+    wrote = as_root(
+        home, folder / "root", f"echo {ours} >/proc/sys/vm/swappiness; echo x >/etc/of-a-sandbox; echo x >/dev/kmsg"
+    )
+    assert wrote.returncode == 0, wrote.stderr
+    assert ssh(entered, "cat /proc/sys/vm/swappiness /etc/of-a-sandbox /dev/kmsg").split() == [ours, "x", "x"]
+    assert Path("/proc/sys/vm/swappiness").read_text() == before
+    assert not Path("/etc/of-a-sandbox").exists()
+
+
+def as_root(home: Path, root: Path, command: str) -> subprocess.CompletedProcess[str]:
+    inside = [
+        "nsenter",
+        "--target",
+        str(max(rooms(home))),
+        "--mount",
+        "--pid",
+        "chroot",
+        str(root),
+        "sh",
+        "-c",
+        command,
+    ]
+    return subprocess.run(inside, capture_output=True, text=True, timeout=30)
+
+
+@mounts
+def test_nothing_is_left(tree: Tree, home: Path) -> None:
+    with sandbox.entered(DEBIAN, Devices(), home, QUIET):
+        assert len(rooms(home)) == 2  # unshare and the room
+        (folder,) = (home / "sandboxes").iterdir()
+    until(lambda: not rooms(home))
+    assert not folder.exists()
+    assert str(home) not in Path("/proc/self/mounts").read_text()
+
+
+@mounts
+def test_a_killed_holder_takes_it_along(tree: Tree, home: Path) -> None:
+    """kill -9: the kernel ends the room; the folder goes with the next sandbox."""
+    script = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from localregion.images import rootfs_layers\nfrom localregion.sandbox import sandbox\n"
+        "from localregion.machines.boards import Devices\nfrom gpu_ami.progress import Progress\n"
+        "rootfs_layers.ensure = lambda *_: rootfs_layers.Tree((Path(sys.argv[2]), Path('/')))\n"
+        "with sandbox.entered(rootfs_layers.Base('debian12'), Devices(), Path(sys.argv[1]), Progress('quiet')):\n"
+        "    print('in', flush=True)\n    time.sleep(60)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(sandbox.__file__).parents[2])}
+    command = [sys.executable, "-c", script, str(home), str(tree.layers[0])]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    assert holder.stdout is not None and holder.stdout.readline() == b"in\n"
+    (left,) = (home / "sandboxes").iterdir()
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    holder.stdout.close()
+    until(lambda: not rooms(home))
+    with sandbox.entered(DEBIAN, Devices(), home, QUIET):
+        assert not left.exists()
+
+
+@mounts
+def test_a_sandbox_that_does_not_come_up_says_why(tree: Tree, home: Path) -> None:
+    (tree.layers[0] / "etc/cloud/cloud.cfg").write_text("{}")
+    with (
+        pytest.raises(CloudError, match=r"the sandbox did not start: .* names no default user"),
+        sandbox.entered(DEBIAN, Devices(), home, QUIET),
+    ):
+        pass
+    assert list((home / "sandboxes").iterdir()) == []
+
+
+def test_only_root_enters(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="a sandbox needs root"), sandbox.entered(DEBIAN, Devices(), home, QUIET):
+        pass
+
+
+def test_the_newest_kernel_counts(tree: Tree) -> None:
+    assert tree.kernel() == "6.1.0-10-test"
+
+
+def test_a_tree_without_a_kernel_is_no_base(tmp_path: Path) -> None:
+    with pytest.raises(CloudError, match="no kernel in its /boot"):
+        Tree((tmp_path,)).kernel()
