@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import validator
 from gpu_ami.build import builder as builders
 from gpu_ami.build import image as builds
-from gpu_ami.build import layering, layers
+from gpu_ami.build import layering
 from gpu_ami.cloud import Cloud, Place, load_place, preflight, runs, with_session_credentials
 from gpu_ami.data import data_root
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
@@ -253,7 +253,7 @@ def explain_layers(plan: Plan, out: Path, session: Session) -> list[layering.Lay
     session.publish_source_ami(plan.document)
     base = resolve_source_ami(session.cloud, plan.document)["id"]
     before = builds.load(out).layers if (out / builds.BUILD_FILE).exists() else ()
-    return layering.explain(session.cloud, layers.cut(plan, base, session.place, data_root()), before)
+    return layering.explain(session.cloud, layering.cut(plan, base, session.place, data_root()), before)
 
 
 def _build_within(
@@ -398,7 +398,7 @@ def _files_of(plan: Plan, ami: str, session: Session) -> host_proof.Files:
 def _proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> Proof:
     """The proof of an AMI in the session's place, with the layers of its build and what an earlier proof has."""
     plan_file, built = out / PLAN_FILE, _layers_of(ami, out)
-    suite = layers.files_digest([*_SUITE, *site_checks(plan.document, plan_file), *asked.checks])
+    suite = layering.files_digest([*_SUITE, *site_checks(plan.document, plan_file), *asked.checks])
     return Proof(
         plan.document,
         plan_file,
@@ -425,7 +425,7 @@ def _carried(
     """The checks that need not run again; none without an earlier proof."""
     if earlier is None:
         return carried.NOTHING
-    return carried.carry_over(earlier, dict(plan.document), built, suite, layers.load_definition().max_age)
+    return carried.carry_over(earlier, dict(plan.document), built, suite, layering.load_definition().max_age)
 
 
 def _layers_of(ami: str, out: Path) -> list[document.ReportLayer]:
@@ -434,7 +434,8 @@ def _layers_of(ami: str, out: Path) -> list[document.ReportLayer]:
     if made is None or made.ami != ami:
         return []
     return [
-        document.ReportLayer(str(row["name"]), str(row["digest"]), layers.roles_of(row["parts"])) for row in made.layers
+        document.ReportLayer(str(row["name"]), str(row["digest"]), layering.roles_of(row["parts"]))
+        for row in made.layers
     ]
 
 
@@ -453,7 +454,7 @@ def find_earlier(
         findings, _ = verification.verify(folder, trusted, asked, runs.now())
         for point in findings.refused:
             raise UsageError(f"--since {source}: refused: {point.name}: {point.text}", hint=point.hint)
-    max_age = layers.load_definition().max_age
+    max_age = layering.load_definition().max_age
     return carried.load(source, folder, image=plan.image, simulated=place.simulated, max_age=max_age)
 
 

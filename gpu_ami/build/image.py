@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from gpu_ami.build import layering, layers, packer
+from gpu_ami.build import layering, packer
 from gpu_ami.build.ansible import Converged
 from gpu_ami.build.builder import Builder
 from gpu_ami.cloud import Cloud, Place, capacity, login, runs
@@ -92,7 +92,7 @@ def load(folder: Path) -> Build:
 
 def sources_digest(root: Path) -> str:
     """`sha256:` over names and contents of everything that provisioning reads."""
-    return layers.files_digest(root / folder for folder in _SOURCES)
+    return layering.files_digest(root / folder for folder in _SOURCES)
 
 
 def recorded(folder: Path, plan: Plan, place: str, root: Path) -> Build | None:
@@ -144,7 +144,7 @@ def build_image(
     source_ami = resolve_source_ami(cloud, plan.document)
     progress.note(f"source AMI {source_ami['id']} ({source_ami['name']})")
     builder = Builder(plan, folder, cloud, run, root, progress, max_seconds)
-    stack = layers.cut(plan, source_ami["id"], cloud.place, root)
+    stack = layering.cut(plan, source_ami["id"], cloud.place, root)
     images = layering.prepare(builder, layered, stack, source_ami)
     variables = {**layering.start(stack, images, source_ami), **_expiry(cloud.place)}
     made, image = builder.make(variables, f"recipe {plan.image}, plan {plan.digest}")

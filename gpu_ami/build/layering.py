@@ -2,18 +2,196 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from gpu_ami.build.layers import HYGIENE, Layer, load_definition
-from gpu_ami.cloud import layer_images, runs
-from gpu_ami.files import home_dir, locked
+import validator
+from gpu_ami.cloud import Place, layer_images, runs
+from gpu_ami.data import data_dir
+from gpu_ami.files import home_dir, locked, read_yaml
+from gpu_ami.plan import Plan
+from gpu_ami.recipes import components, section
 
 if TYPE_CHECKING:
     from gpu_ami.build.builder import Builder
     from gpu_ami.cloud import Cloud
+
+SCHEMA = "gpu-ami/layer/1"
+HYGIENE = "hygiene"
+BELOW = "layer below"
+_IGNORED = {"__pycache__", ".pytest_cache"}
+# What every layer is made with. The lowest layer has their digests, those above have them through it.
+_COMMON = ("packer", "playbooks", "ansible.cfg", f"roles/{HYGIENE}")
+_INVENTORY = Path(validator.__file__).parent / "remote" / "inventory.py"  # taken before the first role
+_COPIES = re.compile(r"\.copy:\s+src:")
+_INCLUDE = re.compile(r"(?:include|import)_role:\s+name: (\w+)\s")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The layers of a build. roles: name of a layer → roles, in the order of the build; max_age: of a layer image.
+
+    early: name of a layer → role → its tasks that this layer runs before the role's own.
+    """
+
+    roles: Mapping[str, tuple[str, ...]]
+    early: Mapping[str, Mapping[str, str]]
+    max_age: timedelta
+
+    def names(self, roles: Iterable[str]) -> Iterator[str]:
+        """The layer of each role, in the plan's order; a layer never lies below that of the role before it."""
+        order = list(self.roles)
+        current = order[0]
+        for role in roles:
+            named = next((name for name, members in self.roles.items() if role in members), current)
+            current = max(current, named, key=order.index)
+            yield current
+
+    def early_tasks(self, layers: Sequence[str], roles: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+        """(layer, role, tasks) of each early part: in its layer or the nearest one below, never in the finished image.
+
+        layers: those that the plan has, the lowest first; roles: of the plan.
+        """
+        order, planned = list(self.roles), set(roles)
+        for name, parts in self.early.items():
+            below = [layer for layer in layers[:-1] if order.index(layer) <= order.index(name)]
+            for role, tasks in parts.items():
+                if role in planned and layers[1:]:
+                    yield below[-1] if below else layers[0], role, tasks
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A part of a build. roles: without hygiene. parts: what the digest is of, by name. is_top: the finished image.
+
+    early: `role:tasks`, tasks of roles of higher layers.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    digest: str
+    parts: Mapping[str, str]
+    is_top: bool = False
+    early: tuple[str, ...] = ()
+
+    def changes(self, before: Mapping[str, str]) -> list[str]:
+        """Names of the parts that differ from those of an earlier build."""
+        names = [*self.parts, *(name for name in before if name not in self.parts)]
+        return [name for name in names if self.parts.get(name) != before.get(name)]
+
+
+@cache
+def load_definition() -> Definition:
+    """The layers that come with gpu-ami."""
+    table = read_yaml(data_dir("variables", "layers.yml"), "it belongs to gpu-ami: reinstall it")
+    declared = components.components()
+    early = {
+        layer: {name: one.early[layer] for name, one in declared.items() if layer in one.early}
+        for layer in components.layers()
+    }
+    return Definition(components.layers(), early, timedelta(days=table["max_age_days"]))
+
+
+def cut(plan: Plan, base_ami: str, place: Place, root: Path) -> tuple[Layer, ...]:
+    """The layers of a plan, the lowest first; the last one is the finished image.
+
+    base_ami: what the plan's source AMI is now. root: of roles, playbooks and template.
+    """
+    roles = [role for role in plan.document["roles"] if role != HYGIENE]
+    named = zip(load_definition().names(roles), roles, strict=True)
+    groups = [(name, tuple(role for _, role in pairs)) for name, pairs in groupby(named, key=lambda pair: pair[0])]
+    early = list(load_definition().early_tasks([name for name, _ in groups], roles))
+    layers: list[Layer] = []
+    for number, (name, members) in enumerate(groups or [("image", ())]):
+        parts = {BELOW: layers[-1].digest} if layers else _common(plan, base_ami, place, root)
+        for role in members:
+            parts[f"plan: {role}"] = _digest(section(plan.document, role))
+            parts[f"role {role}"] = files_digest(_folders(role, plan, root))
+        beforehand = dict(_early_digests([row[1:] for row in early if row[0] == name], plan, root))
+        parts |= {f"early {tasks}": value for tasks, value in beforehand.items()}
+        digest = _digest({"schema": SCHEMA, "name": name, "roles": members, "parts": parts})
+        layers.append(Layer(name, members, digest, parts, number == len(groups) - 1, tuple(beforehand)))
+    return tuple(layers)
+
+
+def roles_of(parts: object) -> tuple[str, ...]:
+    """The roles of a layer, by its parts in build.json."""
+    names = parts if isinstance(parts, Mapping) else {}
+    return tuple(str(name).removeprefix("role ") for name in names if str(name).startswith("role "))
+
+
+def _common(plan: Plan, base_ami: str, place: Place, root: Path) -> dict[str, str]:
+    """Parts of the lowest layer: what the layers above are made of and with, too."""
+    document = plan.document
+    system = {key: document[key] for key in ("architecture", "os", "node", "build")}
+    builder = {"sandbox": True} if place.sandbox_builder else {}
+    return {
+        "base AMI": base_ami,
+        "system and builder": _digest({**system, "kms_key_id": place.kms_key_id or "", **builder}),
+        "template, playbook and hygiene": files_digest([*(root / name for name in _COMMON), _INVENTORY]),
+    }
+
+
+def files_digest(paths: Iterable[Path]) -> str:
+    """`sha256:` over names and contents of files and of everything in folders."""
+    digest = hashlib.sha256()
+    for path in paths:
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            if file.is_file() and not _IGNORED & set(file.parts):
+                content = hashlib.sha256(file.read_bytes()).hexdigest()
+                digest.update(f"{file.relative_to(path.parent)}\0{content}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _folders(role: str, plan: Plan, root: Path) -> list[Path]:
+    """The folders of a role and of all that it includes, the site's own before ours."""
+    sites = [plan.site / "roles"] if plan.site else []
+    pending, found = [role], dict[str, Path]()
+    while pending:
+        name = pending.pop()
+        folder = next((path / name for path in sites if (path / name).is_dir()), root / "roles" / name)
+        if name not in found:
+            found[name] = folder
+            pending += included_roles(folder)
+    return [found[name] for name in sorted(found)]
+
+
+def _early_digests(early: Iterable[Sequence[str]], plan: Plan, root: Path) -> Iterator[tuple[str, str]]:
+    """`role:tasks`, and a digest of the options that they read, their files (by the beginning of the name) and copies.
+
+    No more is needed, since the role itself runs them again. A site's role of that name may have none.
+    """
+    for role, tasks in early:
+        folder = next(path for path in _folders(role, plan, root) if path.name == role)
+        own = sorted(folder.glob(f"tasks/{tasks}*.yml"))
+        if own:
+            specs = read_yaml(folder / "meta" / "argument_specs.yml", "the tasks' options")["argument_specs"]
+            options = {name.removeprefix(f"{role}_") for name in specs[tasks]["options"]}
+            values = {key: value for key, value in section(plan.document, role).items() if key in options}
+            used = [path for name in included_roles(folder, f"{tasks}*.yml") for path in _folders(name, plan, root)]
+            copied = [folder / "files"] if any(_COPIES.search(file.read_text(encoding="utf-8")) for file in own) else []
+            files = files_digest([*own, folder / "handlers", folder / "vars", *copied, *used])
+            yield f"{role}:{tasks}", _digest({"plan": values, "files": files})
+
+
+def included_roles(folder: Path, tasks: str = "*.yml") -> list[str]:
+    """Names of the roles that the tasks of a role include."""
+    texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob(f"tasks/{tasks}"))]
+    return sorted({name for text in texts for name in _INCLUDE.findall(text)})
+
+
+def _digest(value: object) -> str:
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
 
 NONE, AUTO, ALL = "none", "auto", "all"
 MODES = (AUTO, NONE, ALL)

@@ -26,7 +26,7 @@ ON_DEMAND, SPOT, RESERVATION, CAPACITY_BLOCK = "on-demand", "spot", "reservation
 # Packer cannot ask for all of these as iam/ and sweep need it: with 1.7 and later, Spot is CreateFleet with a launch
 # template that has no tags of the run; no Packer targets a reservation (amazon 1.8.2 crashes,
 # hashicorp/packer-plugin-amazon#684) or knows Capacity Blocks. gpu-ami launches such a builder itself
-# (gpu_ami.build.launched_builder).
+# (gpu_ami.build.builder).
 _BY_SESSION = "Packer reaches a builder that it did not launch by its address alone, not by Session Manager"
 LAUNCHED = "launched"  # the answer of an attempt that succeeded
 _ROUND_SECONDS = 60.0  # between two rounds through all subnets and ways

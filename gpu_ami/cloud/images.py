@@ -1,4 +1,4 @@
-"""An AMI of a running instance, for a builder that Packer did not launch (gpu_ami.build.launched_builder)."""
+"""An AMI of a running instance, for a builder that Packer did not launch (gpu_ami.build.builder)."""
 
 from __future__ import annotations
 

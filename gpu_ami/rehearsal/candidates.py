@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import gpu_ami
 import localregion
 import validator
-from gpu_ami.build import layers
+from gpu_ami.build import layering
 from gpu_ami.data import data_root
 from localregion.images import rootfs_layers
 
@@ -116,8 +116,8 @@ _BASE_IMAGES = "*_ami"
 
 def inputs_digest(plan: Plan, base: Base, place: Place, instance_type: str) -> str:
     """`sha256:…` of the rehearsal of a plan on a base image. instance_type: that is booted, "" for files alone."""
-    stack = layers.cut(plan, rootfs_layers.digest(base), place, data_root())
-    checks = layers.files_digest([plan.site / "checks"]) if plan.site else ""
+    stack = layering.cut(plan, rootfs_layers.digest(base), place, data_root())
+    checks = layering.files_digest([plan.site / "checks"]) if plan.site else ""
     parts = (plan.digest, stack[-1].digest, _local_region(), _suite(), checks, instance_type)
     return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
 
@@ -125,7 +125,7 @@ def inputs_digest(plan: Plan, base: Base, place: Place, instance_type: str) -> s
 @cache
 def _local_region() -> str:
     """Of the local region's programs and replicas, without the base images."""
-    return layers.files_digest(_region_files())
+    return layering.files_digest(_region_files())
 
 
 def _region_files() -> list[Path]:
@@ -148,4 +148,4 @@ def region_files(base: Base) -> Iterator[Path]:
 @cache
 def _suite() -> str:
     """Of what builds and judges."""
-    return layers.files_digest([Path(validator.__file__).parent, *(_PROGRAM / name for name in _SUITE)])
+    return layering.files_digest([Path(validator.__file__).parent, *(_PROGRAM / name for name in _SUITE)])

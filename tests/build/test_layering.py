@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.build import image, layering, packer
-from gpu_ami.build.layering import ALL, AUTO, Layering, explain
-from gpu_ami.build.layers import Layer
+from gpu_ami.build.layering import ALL, AUTO, Layer, Layering, explain
 from gpu_ami.cloud import Cloud, layer_images, runs
 from gpu_ami.errors import BuildError
 from gpu_ami.plan import Plan

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_ami.build.layers import BELOW, HYGIENE, Layer, cut, files_digest, included_roles, load_definition
+from gpu_ami.build.layering import BELOW, HYGIENE, Layer, cut, files_digest, included_roles, load_definition
 from gpu_ami.cloud import Place
 from gpu_ami.plan import Plan, make_plan
 from gpu_ami.recipes.components import build_order

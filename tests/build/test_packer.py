@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.build import packer
-from gpu_ami.build.packer_output import Reader
+from gpu_ami.build.packer import Reader
 from gpu_ami.cloud import Place, runs
 from gpu_ami.errors import BuildError, CapacityError, CloudError, GpuAmiError, MissingTool
 from gpu_ami.progress import Progress

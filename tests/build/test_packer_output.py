@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpu_ami.build.packer_output import Reader
+from gpu_ami.build.packer import Reader
 
 TRANSCRIPT = """\
 1795266055,,ui,say,==> amazon-ebs.image: Provisioning with Ansible...
@@ -35,7 +35,7 @@ PLAYED = """\
 
 def test_output_becomes_log_progress_and_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr("gpu_ami.build.packer_output.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("gpu_ami.build.packer.time.monotonic", lambda: float(next(clock)))
     log, notes, builders = io.StringIO(), list[str](), list[str]()
     reader = Reader(log, notes.append, builders.append)
     for line in TRANSCRIPT.splitlines():
@@ -51,7 +51,7 @@ def test_output_becomes_log_progress_and_reason(monkeypatch: pytest.MonkeyPatch)
 
 def test_tasks_are_counted_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr("gpu_ami.build.packer_output.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("gpu_ami.build.packer.time.monotonic", lambda: float(next(clock)))
     notes = list[str]()
     reader = Reader(io.StringIO(), notes.append)
     for line in PLAYED.splitlines():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.build import layers
+from gpu_ami.build import layering
 from gpu_ami.cloud import Place
 from gpu_ami.plan import Plan, make_plan
 from gpu_ami.rehearsal import candidates
@@ -168,7 +168,7 @@ def test_checks_of_the_site_count(plan: Plan, tmp_path: Path) -> None:
     before = digest(with_site)
     (tmp_path / "checks" / "test_ours.py").write_text("def test_it(): ...\n")
     assert digest(with_site) != before
-    assert layers.files_digest([tmp_path / "checks"])
+    assert layering.files_digest([tmp_path / "checks"])
 
 
 def _changing(file: Path, read: object) -> object:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpu_ami import process
-from gpu_ami.build.layers import load_definition
+from gpu_ami.build.layering import load_definition
 from gpu_ami.cloud.place import Place
 from gpu_ami.plan import Plan, ansible_variables, make_plan
 

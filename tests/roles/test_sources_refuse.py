@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.build.layers import included_roles
+from gpu_ami.build.layering import included_roles
 from gpu_ami.process import run
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import validator
-from gpu_ami.build.layers import load_definition
+from gpu_ami.build.layering import load_definition
 from gpu_ami.errors import UsageError
 from gpu_ami.progress import Progress
 from gpu_ami.report import COMES_BACK, HostReport, Report, ReportLayer, certificate, writer
