@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpu_ami.cloud import Cloud, layer_images, resources, runs
+from gpu_ami.cloud import Cloud, amis, resources, runs
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.files import locked
 from gpu_ami.progress import Progress
@@ -140,7 +140,7 @@ def _images(layout: Layout, policy: Policy) -> Iterator[Item]:
     for record in records:
         if record.disk:  # a source AMI's disk is the base image's
             continue
-        recipe, layer = record.tags.get(runs.TAG_RECIPE, ""), layer_images.layer_of(record.tags)
+        recipe, layer = record.tags.get(runs.TAG_RECIPE, ""), amis.layer_of(record.tags)
         kind, group = ("layer-image", f"{recipe}/{layer}") if layer else ("image", recipe)
         age = _seconds_since(record.creation_date)
         needed_by = _needed_by(layout, record, policy, instances, alive)

@@ -211,12 +211,12 @@ class Daemon:
 
     def expect_launch(self, image_id: str) -> None:
         """Begins the copy of an image's disk that a caller is about to launch; an unknown image is its own error."""
-        from gpu_ami.cloud import layer_images
+        from gpu_ami.cloud import amis
 
         with contextlib.suppress(GpuAmiError), self.reconciler.lock:
             disk, record = self.images.disk_of(image_id)
             self.spares.begin(image_id, disk)
-            build = FROM_LAYER if layer_images.TAG_LAYER in record.tags else FROM_BASE
+            build = FROM_LAYER if amis.TAG_LAYER in record.tags else FROM_BASE
             last = {**(read_json(self.layout.last_sources) or {}), build: {"image": image_id, "disk": str(disk)}}
             write_json(self.layout.last_sources, last)
 

@@ -177,7 +177,7 @@ _THROUGH_THE_DOOR = {
     "localregion.backends.container_service.tasks": (
         "tests/localregion/backends/container_service/test_container_service.py"
     ),
-    "gpu_ami.cloud.clusters": "tests/validate/machines/test_user_data.py",
+    "gpu_ami.cloud.launches": "tests/validate/machines/test_user_data.py",
     "gpu_ami.validate.clusters.parallelcluster": "tests/validate/test_cluster.py",
     "gpu_ami.validate.clusters.service": "tests/validate/test_cluster.py",
     "localregion.backends.systems_manager.documents": (

@@ -20,9 +20,9 @@ from gpu_ami.cloud import (
     Cloud,
     Launch,
     RootVolume,
+    amis,
     aws_errors,
     capacity,
-    images,
     key_name,
     login,
     preflight,
@@ -132,7 +132,7 @@ class LaunchedBuilder:
                 f"Packer's manifest does not name the image: {data!r}", hint="is packer/launched complete?"
             ) from error
         left = max(60.0, self.seconds_left())
-        return images.create(self.cloud, instance_id, name, tags, self.run.expiry(), left)
+        return amis.create(self.cloud, instance_id, name, tags, self.run.expiry(), left)
 
 
 SANDBOX_TAGS = {"gpu-ami:machine": "sandbox"}  # localregion/machines/factory.py

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import validator
-from gpu_ami.cloud import Place, layer_images, runs
+from gpu_ami.cloud import Place, amis, runs
 from gpu_ami.data import data_dir
 from gpu_ami.files import home_dir, locked, read_yaml
 from gpu_ami.plan import Plan
@@ -210,12 +210,12 @@ class Layering:
 
 
 FROM_NOTHING = Layering()
-Images = Mapping[str, layer_images.LayerImage]  # by the layer's digest
+Images = Mapping[str, amis.LayerImage]  # by the layer's digest
 
 
-def existing(cloud: Cloud, stack: Sequence[Layer]) -> dict[str, layer_images.LayerImage]:
+def existing(cloud: Cloud, stack: Sequence[Layer]) -> dict[str, amis.LayerImage]:
     """Layer images of a plan that are young enough to be used, by digest."""
-    found = layer_images.find(cloud, [layer.digest for layer in stack if not layer.is_top])
+    found = amis.find(cloud, [layer.digest for layer in stack if not layer.is_top])
     return {digest: image for digest, image in found.items() if image.is_fresh(load_definition().max_age)}
 
 
@@ -275,8 +275,8 @@ class LayerState:
     """
 
     layer: Layer
-    image: layer_images.LayerImage | None
-    old: layer_images.LayerImage | None
+    image: amis.LayerImage | None
+    old: amis.LayerImage | None
     changes: tuple[str, ...] | None
     is_start: bool = False
 
@@ -303,7 +303,7 @@ class LayerState:
 
 def explain(cloud: Cloud, stack: Sequence[Layer], before: Sequence[Mapping[str, object]]) -> list[LayerState]:
     """What --layers auto would do now. before: `layers` of the last build.json in the folder."""
-    found = layer_images.find(cloud, [layer.digest for layer in stack if not layer.is_top])
+    found = amis.find(cloud, [layer.digest for layer in stack if not layer.is_top])
     max_age = load_definition().max_age
     fresh = {digest: image for digest, image in found.items() if image.is_fresh(max_age)}
     used, parts = deepest(stack, fresh), {str(row["name"]): row["parts"] for row in before}
@@ -330,7 +330,7 @@ def _make_once(
     images: Images,
     source_ami: Mapping[str, str],
     layering: Layering,
-) -> layer_images.LayerImage:
+) -> amis.LayerImage:
     """The image of a layer: made, or another build's that was making it at the same time on this machine."""
     layer, progress = stack[index], builder.progress
     lock = home_dir() / FOLDER / f"{layer.digest.removeprefix('sha256:')}.lock"
@@ -345,7 +345,7 @@ def _make_once(
 
 def _make(
     builder: Builder, stack: Sequence[Layer], index: int, images: Images, source_ami: Mapping[str, str]
-) -> layer_images.LayerImage:
+) -> amis.LayerImage:
     layer = stack[index]
     expires = runs.as_text(runs.now() + load_definition().max_age)
     variables = {
@@ -361,9 +361,7 @@ def _make(
     made, image = builder.make(variables, f"layer {layer.name} {layer.digest}", records)
     builder.progress.note(f"{made.ami}: layer {layer.name}, until {expires}")
     created = image.get("CreationDate", "")
-    return layer_images.LayerImage(
-        made.ami, layer.name, layer.digest, created, expires, image.get("RootDeviceName", "")
-    )
+    return amis.LayerImage(made.ami, layer.name, layer.digest, created, expires, image.get("RootDeviceName", ""))
 
 
 class LayerRecord(TypedDict):

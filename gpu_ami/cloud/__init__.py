@@ -2,16 +2,13 @@
 
 aws_errors   AWS's error codes as errors with a hint and an exit code
 capacity     subnets and ways of a place, tried in order until one has capacity
-clusters     a cluster that machines of a run join
 client       the EC2 API: launch, watch and terminate instances, read images
 dead_man     ends an instance at its expiry from outside
-layer_images images of layers, by the digest in their tags; images of one recipe, by their time
 ecs          clusters of ECS: look-up, a run's own one, what runs leave there
 fleet/       Systems Manager: machines in service, commands, documents
 eks          clusters of EKS: who may join, their Kubernetes API
-images       makes an AMI of a running instance
 kms          keys that sign
-launches     what a launch asks RunInstances for, network interfaces included
+launches     what a launch asks RunInstances for: network interfaces, and the cluster that machines of a run join
 launch_templates  the same as launch templates
 log_groups   log groups of a proof: names, listing, deletion
 login        how SSH gets to an instance: addresses, jump host, Session Manager, Instance Connect Endpoint
@@ -24,11 +21,11 @@ runs         runs of this program on this machine: id, temporary key, record
 security_groups  who may connect to an instance
 sweep        removes what interrupted runs left
 temporary_keys  the key pair of a run
+amis         AMIs of running builders; images of layers, by the digest in their tags; images of one recipe, by their time
 """
 
 from gpu_ami.cloud.client import Cloud, preload, tags_of
-from gpu_ami.cloud.clusters import RUN_ATTRIBUTE, Cluster
-from gpu_ami.cloud.launches import Launch, RootVolume
+from gpu_ami.cloud.launches import RUN_ATTRIBUTE, Cluster, Launch, RootVolume
 from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place, takes, with_session_credentials
 from gpu_ami.cloud.runs import Run
 from gpu_ami.cloud.sweep import key_name

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import aws_errors, runs
-from gpu_ami.cloud.clusters import RUN_ATTRIBUTE
+from gpu_ami.cloud.launches import RUN_ATTRIBUTE
 from gpu_ami.cloud.resources import Resource
 from gpu_ami.errors import CloudError
 

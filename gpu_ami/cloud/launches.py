@@ -174,3 +174,21 @@ def request(
         asked["Placement"] = {"GroupName": launch.placement_group}
     way.add_to(asked)
     return asked
+
+
+RUN_ATTRIBUTE = "gpu-ami.run"  # of a node of ours, in its cluster: the run's id
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """service: as reports name it. own: made for this run, and removed with it. version: of the service, "" for none.
+
+    node: what user data needs beside the name, such as the endpoint and certificate authority of a Kubernetes cluster.
+    """
+
+    service: str
+    name: str
+    run: str
+    own: bool = False
+    version: str = ""
+    node: Mapping[str, str] | None = None

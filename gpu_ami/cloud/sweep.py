@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gpu_ami import process
-from gpu_ami.cloud import aws_errors, dead_man, ecs, layer_images, log_groups, placement_groups, resources, runs
+from gpu_ami.cloud import amis, aws_errors, dead_man, ecs, log_groups, placement_groups, resources, runs
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.resources import Resource
@@ -124,7 +124,7 @@ def _unrecorded(listed: Iterable[Resource], records: Iterable[runs.Record]) -> I
     of_images = {identity for resource in listed if resource.kind == "image" for _, identity in resource.attached}
     for resource in listed:
         recorded = dead.get(resource.tags.get(runs.TAG_RUN, ""))
-        if recorded is None or not _is_complete(resource) or layer_images.layer_of(resource.tags):
+        if recorded is None or not _is_complete(resource) or amis.layer_of(resource.tags):
             continue
         if resource.kind == "image" and resource.id not in recorded:
             yield resource, "its run died before it recorded the image"

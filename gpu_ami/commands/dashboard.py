@@ -94,7 +94,7 @@ def _pages(args: argparse.Namespace, plan: Plan, progress: Progress, refresh: in
     """Makes the page from what CloudWatch has now. CloudError: CloudWatch did not answer."""
     from gpu_ami.cloud import Cloud
     from gpu_ami.errors import CloudError
-    from gpu_ami.telemetry import measurements, page, readings
+    from gpu_ami.telemetry import measurements, page
     from validator.cloudwatch import ApiRefused, CloudWatch
 
     of_plan = measurements.of_plan(measurements.measured(plan.document))
@@ -105,7 +105,7 @@ def _pages(args: argparse.Namespace, plan: Plan, progress: Progress, refresh: in
     def make() -> str:
         try:
             with progress.stage(f"read CloudWatch in {place.region}"):
-                read = readings.read(cloudwatch, of_plan, args.hours)
+                read = page.read(cloudwatch, of_plan, args.hours)
         except ApiRefused as error:
             raise CloudError(f"CloudWatch did not answer: {error}", code=error.code) from error
         return page.render(read, place.name, refresh)

@@ -105,10 +105,10 @@ def _before(
     if cloud is None or not after.ami:
         hint = "name the image before it: gpu-ami diff --notes BEFORE AFTER; or an AMI's place with --where"
         raise UsageError(f"the image before {after.name} is not known", hint=hint)
-    from gpu_ami.cloud import layer_images
+    from gpu_ami.cloud import amis
     from gpu_ami.release import image_description
 
-    previous = layer_images.previous(cloud, after.ami)
+    previous = amis.previous(cloud, after.ami)
     return image_description.describe(previous, cloud) if previous else None
 
 

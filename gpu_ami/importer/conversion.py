@@ -23,8 +23,7 @@ from gpu_ami.importer.place import (
     component_of,
     place_of,
 )
-from gpu_ami.importer.step_values import step_values
-from gpu_ami.importer.template import Template, is_resolved, read_template, variables_in
+from gpu_ami.importer.template import Template, is_resolved, read_template, step_values, variables_in
 from gpu_ami.plan import root_device_name
 from gpu_ami.recipes import Facts
 from gpu_ami.recipes.rules import TemplateVariable

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from gpu_ami.errors import counted
 from gpu_ami.importer.place import component_of
 from gpu_ami.importer.secrets import NOT_SHOWN, Secrets
-from gpu_ami.importer.step_values import step_values
-from gpu_ami.importer.template import Template, refers_to_variable
+from gpu_ami.importer.template import Template, refers_to_variable, step_values
 
 # Read elsewhere (instance_type, ssh_username, the volume's size), or the same in every template of gpu-ami.
 _READ = {"type", "name", "instance_type", "ssh_username", "launch_block_device_mappings", "communicator"}

@@ -1,14 +1,12 @@
 """Publishes a certified image: copies, sharing, SSM parameters, deprecation and retirement, region by region.
 
 policy         the release policy: publish.yml
-release        the image that is published, and the tags that say so
+release        the image that is published, the tags that say so, and which older images are deprecated or retired
 sharing        whom an AMI can be shared with, and which keys they may use
 parameters     SSM parameters that name an AMI
-retirement     which older images are deprecated, and which are retired
 observation    what a region has, and what uses an AMI there
 steps          the steps from what it has to what the policy says
 execution      carries out the steps of a region
 record         publication.json: what was done, and what failed
-publication    publishes a release in all regions of a policy
-rollback       points `latest` at an image that was published before
+publication    publishes a release in all regions of a policy; points `latest` back to an image published before
 """

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 from gpu_ami.cloud import Cloud, aws_errors
 from gpu_ami.errors import CloudError, ForeignAnswer
 from gpu_ami.progress import Progress
-from gpu_ami.publish import parameters, retirement, sharing
+from gpu_ami.publish import parameters, sharing
 from gpu_ami.publish.policy import ReleasePolicy
-from gpu_ami.publish.release import AVAILABLE, DEAD, Image, Release, images, snapshots
+from gpu_ami.publish.release import AVAILABLE, DEAD, SOON, Image, Release, images, snapshots
 from gpu_ami.publish.steps import Step, common
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Execution:
 
     def _deprecate(self, step: Step) -> None:
         ami, goal = step.ami or self.ami, datetime.fromisoformat(step.values[0])
-        moment = max(goal, datetime.now(UTC) + retirement.SOON)
+        moment = max(goal, datetime.now(UTC) + SOON)
         with aws_errors.translated(f"setting the deprecation date of {ami} in {self.region}"):
             self.cloud.ec2.enable_image_deprecation(ImageId=ami, DeprecateAt=moment)
 

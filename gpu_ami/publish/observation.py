@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import Cloud, Place, aws_errors, runs
 from gpu_ami.errors import CloudError
-from gpu_ami.publish import parameters, retirement, sharing
+from gpu_ami.publish import parameters, sharing
 from gpu_ami.publish.parameters import Parameter
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
-from gpu_ami.publish.release import DEAD, Image, Release, images, snapshots
+from gpu_ami.publish.release import DEAD, Image, Release, due, images, snapshots
 from gpu_ami.publish.sharing import Key
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ def observe(cloud: Cloud, release: Release, policy: ReleasePolicy, where: Region
     _check_sharing(policy, release, region, in_place, key, image)
     names = [name for name in (policy.latest, policy.pinned(release.version)) if name]
     older = _older(cloud, release, image)
-    due = retirement.due(older, policy, now)
-    pinned = {one.id: policy.pinned(one.version) if one.version else "" for one in due}
+    retired = due(older, policy, now)
+    pinned = {one.id: policy.pinned(one.version) if one.version else "" for one in retired}
     return View(
         region=region,
         image=image,

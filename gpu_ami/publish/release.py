@@ -6,11 +6,12 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud, aws_errors, layer_images, runs, tags_of
+from gpu_ami.cloud import Cloud, amis, aws_errors, runs, tags_of
 from gpu_ami.errors import UsageError
+from gpu_ami.publish.policy import ReleasePolicy
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef
@@ -131,7 +132,7 @@ def read_release(cloud: Cloud, ami: str, recipe: str) -> Release:
     (image,) = found
     if image.state != AVAILABLE:
         raise UsageError(f"{ami} is {image.state}, expected {AVAILABLE}")
-    if layer := layer_images.layer_of(image.tags):
+    if layer := amis.layer_of(image.tags):
         hint = "publish the AMI of its build.json; a layer image is private and expires (docs/layers.md)"
         raise UsageError(f"{ami} is the image of layer {layer}, not a finished image", hint=hint)
     described = snapshots(cloud, image)
@@ -158,3 +159,45 @@ def as_time(text: str) -> datetime | None:
         return datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return None
+
+
+# EC2 rounds to the minute and refuses a time in the past.
+SOON = timedelta(minutes=2)
+
+
+def surplus(older: Sequence[Image], policy: ReleasePolicy) -> Sequence[Image]:
+    """The older images that are not among the `keep` newest, of which the one that is published is the first."""
+    return older[policy.keep - 1 :] if policy.keep else ()
+
+
+def due(older: Sequence[Image], policy: ReleasePolicy, now: datetime) -> list[Image]:
+    """Those of them that have been deprecated for retire_after days."""
+    wait = timedelta(days=policy.retire_after)
+    return [one for one in surplus(older, policy) if (since := as_time(one.deprecated_at)) and since + wait <= now]
+
+
+def deprecation(image: Image, policy: ReleasePolicy, now: datetime) -> datetime | None:
+    """When an image is deprecated by its own age; None without deprecate_after."""
+    if not policy.deprecate_after:
+        return None
+    published = as_time(image.published) or now
+    return max(published + timedelta(days=policy.deprecate_after), now + SOON)
+
+
+def is_about(text: str, moment: datetime) -> bool:
+    """Whether EC2 has this time, which it rounds to the minute."""
+    at = as_time(text)
+    return at is not None and abs(at - moment) <= SOON
+
+
+def to_deprecate(older: Sequence[Image], policy: ReleasePolicy, now: datetime) -> list[tuple[Image, datetime]]:
+    """The older images whose deprecation is missing or too late, with its time: the surplus at once."""
+    rows = []
+    beyond = {one.id for one in surplus(older, policy)}
+    for one in older:
+        at, goal = as_time(one.deprecated_at), deprecation(one, policy, now)
+        if one.id in beyond and (at is None or at > now + SOON):
+            rows.append((one, now + SOON))
+        elif one.id not in beyond and goal is not None and at is None:
+            rows.append((one, goal))
+    return rows

@@ -10,11 +10,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpu_ami.publish import retirement, sharing
+from gpu_ami.publish import sharing
 from gpu_ami.publish.observation import View
 from gpu_ami.publish.parameters import DATA_TYPE
 from gpu_ami.publish.policy import ReleasePolicy
-from gpu_ami.publish.release import AVAILABLE, TAG_PUBLISHED, TAG_VERSION, Image, Release
+from gpu_ami.publish.release import (
+    AVAILABLE,
+    TAG_PUBLISHED,
+    TAG_VERSION,
+    Image,
+    Release,
+    deprecation,
+    due,
+    is_about,
+    to_deprecate,
+)
 
 COPYING, PREPARING, POINTING, RETIRING = 1, 2, 3, 4
 
@@ -91,8 +101,8 @@ def _attributes(release: Release, policy: ReleasePolicy, view: View, now: dateti
         yield Step(PREPARING, "imds", f"require IMDSv2, as {release.image.id} does")
     if policy.deregistration_protection and not image.is_protected:
         yield Step(PREPARING, "protect", "protect it from deregistration")
-    goal = retirement.deprecation(image, policy, now)
-    if goal and not retirement.is_about(image.deprecated_at, goal):
+    goal = deprecation(image, policy, now)
+    if goal and not is_about(image.deprecated_at, goal):
         yield Step(PREPARING, "deprecate", f"deprecate it on {goal:%Y-%m-%d}", values=(goal.isoformat(),))
 
 
@@ -125,9 +135,9 @@ def _point(phase: int, name: str, parameter: str, view: View) -> Iterator[Step]:
 
 
 def _older(policy: ReleasePolicy, view: View, now: datetime) -> Iterator[Step]:
-    for one, goal in retirement.to_deprecate(view.older, policy, now):
+    for one, goal in to_deprecate(view.older, policy, now):
         yield Step(RETIRING, "deprecate", f"deprecate {one.id} ({one.name})", one.id, (goal.isoformat(),))
-    for one in retirement.due(view.older, policy, now):
+    for one in due(view.older, policy, now):
         if not view.users.get(one.id):
             pinned = policy.pinned(one.version) if one.version else ""
             gone = f" and {pinned}" if pinned else ""
@@ -137,7 +147,7 @@ def _older(policy: ReleasePolicy, view: View, now: datetime) -> Iterator[Step]:
 
 def notices(policy: ReleasePolicy, view: View, now: datetime) -> Iterator[str]:
     """What is otherwise than the policy says and is not changed."""
-    for one in retirement.due(view.older, policy, now):
+    for one in due(view.older, policy, now):
         if users := view.users.get(one.id):
             more = f" and {len(users) - 3} more" if len(users) > 3 else ""
             yield f"{one.id} ({one.name}) is not retired: used by {', '.join(users[:3])}{more}"

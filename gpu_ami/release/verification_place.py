@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud, layer_images, tags_of
+from gpu_ami.cloud import Cloud, amis, tags_of
 from gpu_ami.release import verification_copy
 from gpu_ami.release.findings import Findings
 
@@ -51,7 +51,7 @@ def _image(ami: str, cloud: Cloud, findings: Findings) -> ImageTypeDef | None:
         findings.refuse("ami-missing", text, "ask the publisher which AMI replaces it")
     elif image.get("State") != "available":
         findings.refuse("ami-state", f"{ami} is {image.get('State')}", "take an AMI that is available")
-    if image is not None and (layer := layer_images.layer_of(tags_of(image))):
+    if image is not None and (layer := amis.layer_of(tags_of(image))):
         text = f"{ami} is the image of layer {layer}, not a finished image"
         findings.refuse("layer-image", text, "do not launch it: builds alone start from it")
     return image

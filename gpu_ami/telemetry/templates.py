@@ -21,7 +21,7 @@ from typing import Any, cast
 from gpu_ami.files import write_text
 from gpu_ami.plan import cost
 from gpu_ami.recipes import PlanDocument, section
-from gpu_ami.telemetry import alarms, dashboard, fleet_alarms, instance_alarms, stack
+from gpu_ami.telemetry import alarms, dashboard, instance_alarms, stack
 from gpu_ami.telemetry.measurements import measured
 
 Template = dict[str, Any]
@@ -48,7 +48,7 @@ def neuron_alarms(plan: PlanDocument) -> Template:
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"Alarms of all instances of {plan['image']} in a Region: gpu-ami telemetry made it",
         "Parameters": {"PageTopicArn": _topic("PageTopic"), "TicketTopicArn": _topic("TicketTopic")},
-        "Resources": made | fleet_alarms.parser_resources(measured(plan)),
+        "Resources": made | instance_alarms.parser_resources(measured(plan)),
     }
 
 
@@ -223,7 +223,7 @@ INLINE_CHARACTERS = 51_200  # of a template that is sent with the call (CloudFor
 _MADE: dict[str, Callable[[PlanDocument], stack.Template]] = {
     "telemetry.yml": stack.telemetry,
     "instance-alarms.yml": stack.instance_alarms_template,
-    "fleet-alarms.yml": fleet_alarms.fleet_alarms,
+    "fleet-alarms.yml": instance_alarms.fleet_alarms,
     "lab.yml": lab,
 }
 _MADE_FOR_NEURON: dict[str, Callable[[PlanDocument], stack.Template]] = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.build import image, packer
-from gpu_ami.cloud import Cloud, images, runs, tags_of, temporary_keys
+from gpu_ami.cloud import Cloud, amis, runs, tags_of, temporary_keys
 from gpu_ami.errors import BuildError, CapacityError, CloudError
 from tests.build.conftest import QUIET, a_plan, an_ami
 from tests.cloud.conftest import PUBLIC_KEY
@@ -34,7 +34,7 @@ def launched(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dic
     cloud.ec2.meta.events.register(
         "provide-client-params.ec2.RunInstances", lambda params, **_: asked.append(params) or params
     )
-    monkeypatch.setattr(images, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(amis, "_POLL_SECONDS", 0.0)
     yield asked
 
 
@@ -53,7 +53,7 @@ def provisioned(monkeypatch: pytest.MonkeyPatch, made: Provision | None = None) 
 def imaged(monkeypatch: pytest.MonkeyPatch, ami: str) -> list[tuple[Any, ...]]:
     """CreateImage, whose snapshots moto does not tag: tests/cloud/test_images.py has it."""
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(images, "create", lambda _cloud, *words: calls.append(words) or ami)
+    monkeypatch.setattr(amis, "create", lambda _cloud, *words: calls.append(words) or ami)
     return calls
 
 

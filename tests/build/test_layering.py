@@ -12,7 +12,8 @@ import pytest
 
 from gpu_ami.build import image, layering, packer
 from gpu_ami.build.layering import ALL, AUTO, Layer, Layering, explain
-from gpu_ami.cloud import Cloud, layer_images, runs
+from gpu_ami.cloud import Cloud, runs
+from gpu_ami.cloud import amis as images
 from gpu_ami.errors import BuildError
 from gpu_ami.plan import Plan
 from tests.build.conftest import QUIET, an_ami
@@ -33,7 +34,7 @@ class Packers:
         ami = an_ami(self.cloud, f"made-{len(self.runs)}-{folder.parent.name}")
         tags = {"gpu-ami:run": "r", "gpu-ami:expires": variables.get("image_expires", "never")}
         if "layer" in variables:
-            tags |= {layer_images.TAG_LAYER: variables["layer"], layer_images.TAG_DIGEST: variables["layer_digest"]}
+            tags |= {images.TAG_LAYER: variables["layer"], images.TAG_DIGEST: variables["layer_digest"]}
         listed: Any = [{"Key": key, "Value": value} for key, value in tags.items()]
         self.cloud.ec2.create_tags(Resources=[ami], Tags=listed)
         return packer.Made(ami, "us-east-1", {})

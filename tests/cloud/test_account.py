@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
-from gpu_ami.cloud import Cloud, Place, kms, layer_images
+from gpu_ami.cloud import Cloud, Place, amis, kms
 from gpu_ami.cloud.policies import Request, allows, read_policy
 from gpu_ami.errors import CloudError, UsageError
 from tests.cloud.moto_kms import sign_digests
@@ -33,25 +33,25 @@ def register(cloud: Cloud, name: str, day: int, recipe: str = "demo") -> str:
 def test_the_newest_older_one(cloud: Cloud) -> None:
     first, second, third = (register(cloud, f"demo-{day}", day) for day in (1, 5, 9))
     register(cloud, "other-6", 6, recipe="other")
-    assert layer_images.previous(cloud, third) == second
-    assert layer_images.previous(cloud, second) == first
+    assert amis.previous(cloud, third) == second
+    assert amis.previous(cloud, second) == first
 
 
 def test_the_first_one_has_none_before_it(cloud: Cloud) -> None:
     first, _second = (register(cloud, f"demo-{day}", day) for day in (1, 5))
-    assert layer_images.previous(cloud, first) == ""
+    assert amis.previous(cloud, first) == ""
 
 
 def test_without_the_recipe_s_tag_it_must_be_named(cloud: Cloud) -> None:
     ami = register(cloud, "demo", 1, recipe="")
     with pytest.raises(UsageError, match="has no tag gpu-ami:recipe") as error:
-        layer_images.previous(cloud, ami)
+        amis.previous(cloud, ami)
     assert "gpu-ami diff --notes BEFORE AFTER" in error.value.hint
 
 
 def test_an_unknown_ami(cloud: Cloud) -> None:
     with pytest.raises(UsageError, match="is not in us-east-1"):
-        layer_images.previous(cloud, "ami-0fff")
+        amis.previous(cloud, "ami-0fff")
 
 
 # Which requests a policy allows, by IAM's rules.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Place, images, tags_of
+from gpu_ami.cloud import Cloud, Place, amis, tags_of
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError
 from localregion.machines.qemu import Exit
@@ -38,7 +38,7 @@ def described(cloud: Cloud) -> Any:
 
 def test_an_image_expires_until_it_is_complete(cloud: Cloud, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     instance, seen = running(world), list[dict[str, str]]()
-    monkeypatch.setattr(images, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(amis, "_POLL_SECONDS", 0.05)
 
     def shut_down() -> None:
         world.settle()  # EC2 shuts the guest down for it
@@ -48,7 +48,7 @@ def test_an_image_expires_until_it_is_complete(cloud: Cloud, world: World, monke
 
     timer = threading.Timer(3.0, shut_down)
     timer.start()
-    ami = images.create(cloud, instance.id, "gpu-ami_x-1", TAGS, EXPIRES, timeout=60)
+    ami = amis.create(cloud, instance.id, "gpu-ami_x-1", TAGS, EXPIRES, timeout=60)
     timer.join()
     assert seen == [{**TAGS, "gpu-ami:expires": EXPIRES}]
     image = described(cloud)
@@ -67,9 +67,9 @@ def test_an_image_that_is_not_complete_is_an_error(
     state: str, said: str, cloud: Cloud, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = running(world)
-    monkeypatch.setattr(images, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(amis, "_POLL_SECONDS", 0.05)
     monkeypatch.setattr(cloud, "image", lambda ami: {"ImageId": ami, "State": state})
     with pytest.raises(CloudError, match=said) as caught:
-        images.create(cloud, instance.id, "gpu-ami_x-1", TAGS, EXPIRES, timeout=0.3)
+        amis.create(cloud, instance.id, "gpu-ami_x-1", TAGS, EXPIRES, timeout=0.3)
     assert caught.value.exit_code == 4
     assert tags_of(described(cloud))["gpu-ami:expires"] == EXPIRES  # `sweep` removes it

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from gpu_ami.cloud import Cloud, Launch, Place, layer_images, resources
-from gpu_ami.cloud.layer_images import LayerImage
+from gpu_ami.cloud import Cloud, Launch, Place, amis, resources
+from gpu_ami.cloud.amis import LayerImage
 from gpu_ami.cloud.resources import Resource
 from gpu_ami.errors import CloudError
 from tests.cloud.conftest import PUBLIC_KEY, an_ami
@@ -89,11 +89,11 @@ def test_images_are_found_by_the_digest_of_their_layer(cloud: Cloud) -> None:
     made = an_image(cloud, "the layer", **tags)
     an_image(cloud, "another", **(tags | {"layer-digest": f"sha256:{'2' * 64}"}))
     an_image(cloud, "a finished image")
-    found = layer_images.find(cloud, [DIGEST])
+    found = amis.find(cloud, [DIGEST])
     assert [(digest, image.ami, image.layer, image.expires, image.root_device) for digest, image in found.items()] == [
         (DIGEST, made, "driver", "2026-11-30T00:00:00Z", "/dev/sda1")
     ]
-    assert layer_images.find(cloud, []) == {}
+    assert amis.find(cloud, []) == {}
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_an_image_is_used_while_it_is_young(created: str, expires: str, fresh: b
 
 @pytest.mark.parametrize(("tags", "layer"), [({"gpu-ami:layer": "driver"}, "driver"), ({"Name": "x"}, "")])
 def test_an_image_says_which_layer_it_is_of(tags: dict[str, str], layer: str) -> None:
-    assert layer_images.layer_of(tags) == layer
+    assert amis.layer_of(tags) == layer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami import cli, pipeline
-from gpu_ami.cloud import Cloud, Place, layer_images
+from gpu_ami.cloud import Cloud, Place, amis
 from tests.json_documents import valid
 from tests.release import examples
 from validator.file_account import merkle, read
@@ -63,7 +63,7 @@ def test_release_notes_since_the_image_before_it_in_its_place(
     images: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {"ami-0cd": "ami-0ab", "ami-0ab": ""}
-    monkeypatch.setattr(layer_images, "previous", lambda _cloud, ami: before[ami])
+    monkeypatch.setattr(amis, "previous", lambda _cloud, ami: before[ami])
     monkeypatch.setattr(pipeline, "running_local_place", lambda _: Place(name="local", region="us-east-1"))
     monkeypatch.setattr(Cloud, "image", lambda *_: {"ImageId": "ami-0ab"})
     assert cli.main(["diff", "--notes", "out/new", "--where", "local"]) == 0

@@ -27,8 +27,8 @@ from gpu_ami.cloud import (
     Launch,
     Place,
     RootVolume,
+    amis,
     ecs,
-    images,
     key_name,
     log_groups,
     placement_groups,
@@ -43,7 +43,7 @@ from gpu_ami.cloud.sweep import sweep_cloud
 from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.plan import resolve_source_ami
 from gpu_ami.progress import Progress
-from gpu_ami.publish import publication, rollback
+from gpu_ami.publish import publication
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from localregion.api import permissions
 from localregion.api.authorization import Authorization
@@ -172,7 +172,7 @@ class Line:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cloud, "image", shut_down)
-            images.create(cloud, builder, "made-of-spot", tags, run.expiry(), 60)
+            amis.create(cloud, builder, "made-of-spot", tags, run.expiry(), 60)
         cloud.terminate([builder])
         cloud.delete_key(name)
 
@@ -299,8 +299,8 @@ class Line:
                 for image in ec2_backends[account][region].amis.values():
                     image.deprecation_time = "2026-01-01T00:00:00.000Z"
         assert "ami-00000000000000100" not in self.world.ec2.images()
-        rolled = rollback.roll_back(
-            self.place, rollback.Request("r", "previous", policy, "", self.home), Progress("quiet")
+        rolled = publication.roll_back(
+            self.place, publication.Request("r", "previous", policy, "", self.home), Progress("quiet")
         )
         assert rolled.is_complete, rolled.text()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.publish import retirement
+from gpu_ami.publish import release
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.release import TAG_PUBLISHED, Image
 from tests.json_documents import valid
@@ -37,27 +37,27 @@ def policy(keep: int = 0, deprecate_after: int = 0) -> ReleasePolicy:
 
 
 def test_without_keep_nothing_is_due() -> None:
-    assert retirement.due(older(100, 100), policy(), NOW) == []
+    assert release.due(older(100, 100), policy(), NOW) == []
 
 
 def test_the_new_image_is_the_first_of_those_that_stay() -> None:
-    assert [one.id for one in retirement.surplus(older(None, None, None), policy(keep=2))] == ["ami-2", "ami-3"]
+    assert [one.id for one in release.surplus(older(None, None, None), policy(keep=2))] == ["ami-2", "ami-3"]
 
 
 def test_what_was_deprecated_long_enough_is_due() -> None:
-    assert [one.id for one in retirement.due(older(6, 6, 4, None), policy(keep=2), NOW)] == ["ami-2"]
+    assert [one.id for one in release.due(older(6, 6, 4, None), policy(keep=2), NOW)] == ["ami-2"]
 
 
 def test_the_surplus_is_deprecated_at_once_and_the_rest_by_its_age() -> None:
-    rows = retirement.to_deprecate(older(None, None, -100, 3), policy(keep=2, deprecate_after=30), NOW)
+    rows = release.to_deprecate(older(None, None, -100, 3), policy(keep=2, deprecate_after=30), NOW)
     assert [(one.id, (goal - NOW).days) for one, goal in rows] == [("ami-1", 20), ("ami-2", 0), ("ami-3", 0)]
 
 
 def test_a_date_that_has_passed_becomes_soon() -> None:
     (old,) = older(None)
-    assert retirement.deprecation(old, policy(deprecate_after=3), NOW) == NOW + retirement.SOON
-    assert retirement.deprecation(old, policy(), NOW) is None
-    assert retirement.is_about("2026-11-22T12:01:00.000Z", NOW) and not retirement.is_about("", NOW)
+    assert release.deprecation(old, policy(deprecate_after=3), NOW) == NOW + release.SOON
+    assert release.deprecation(old, policy(), NOW) is None
+    assert release.is_about("2026-11-22T12:01:00.000Z", NOW) and not release.is_about("", NOW)
 
 
 @pytest.fixture

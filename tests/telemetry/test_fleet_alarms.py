@@ -13,7 +13,7 @@ from moto import mock_aws
 from gpu_ami.cloud import Place
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
-from gpu_ami.telemetry import fleet_alarms, templates
+from gpu_ami.telemetry import instance_alarms, templates
 from gpu_ami.telemetry.alarms import named
 from gpu_ami.telemetry.measurements import measured
 from localregion import alarms as evaluation
@@ -89,7 +89,7 @@ def test_instances_that_come_and_go_raise_nothing(fleet: list[Instance]) -> None
 
 
 def test_alarms_have_names_that_the_runbook_knows() -> None:
-    made: dict[str, Any] = fleet_alarms.resources(measured(PLAN))
+    made: dict[str, Any] = instance_alarms.fleet_resources(measured(PLAN))
     texts = [one["Properties"]["AlarmName"]["Fn::Sub"] for one in made.values()]
     assert len(texts) == len(set(texts)) and all(named(text) for text in texts)
     assert "g4dn.xlarge" not in str(texts)  # of one GPU nothing is missing beside others

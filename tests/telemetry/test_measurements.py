@@ -12,7 +12,7 @@ from gpu_ami.cloud import Place
 from gpu_ami.errors import UsageError
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import PlanDocument, find_recipe
-from gpu_ami.telemetry import measurements, page, readings, stack
+from gpu_ami.telemetry import measurements, page, stack
 from gpu_ami.telemetry.measurements import measured
 from tests.neuron_monitor.programs import report, runtime
 from tests.neuron_monitor.test_documents import made, series
@@ -92,8 +92,8 @@ def test_a_log_of_a_component_s_own_is_collected_and_may_be_written(
 __all__ = ["aws"]
 
 
-def read(aws: Any) -> readings.Readings:
-    return readings.read(CloudWatch("us-east-1"), measurements.gpus("CWAgent"), 1)
+def read(aws: Any) -> page.Readings:
+    return page.read(CloudWatch("us-east-1"), measurements.gpus("CWAgent"), 1)
 
 
 def test_fleet_is_read(aws: Any) -> None:
@@ -141,9 +141,9 @@ NEURON = measurements.of_plan(
 )
 
 
-def read_devices(aws: Any) -> readings.Readings:
+def read_devices(aws: Any) -> page.Readings:
     neuron_fleet.fill(aws, time.time())
-    return readings.read(CloudWatch("us-east-1"), NEURON, 1)
+    return page.read(CloudWatch("us-east-1"), NEURON, 1)
 
 
 def test_instances_are_read(aws: Any) -> None:
@@ -184,10 +184,10 @@ def test_page_says_what_is_wrong_and_nothing_of_gpus(aws: Any) -> None:
 
 def test_page_without_metrics_names_neuron_monitor_s_runbook(aws: Any) -> None:
     assert "no metric of Neuron devices in this namespace" in page.render(
-        readings.Readings("r", "n", 0.0, 60.0, [], devices=NEURON), "p"
+        page.Readings("r", "n", 0.0, 60.0, [], devices=NEURON), "p"
     )
-    lone = readings.Instance("i-1", "", (), None)
-    html = page.render(readings.Readings("r", "n", 0.0, 60.0, [lone], devices=NEURON), "p")
+    lone = page.Instance("i-1", "", (), None)
+    html = page.render(page.Readings("r", "n", 0.0, 60.0, [lone], devices=NEURON), "p")
     assert "gpu-ami runbook neuron-monitor-silent" in html
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError
-from gpu_ami.telemetry import page, readings
-from gpu_ami.telemetry.readings import Event, Instance, Parser, Readings
+from gpu_ami.telemetry import page
+from gpu_ami.telemetry.page import Event, Instance, Parser, Readings
 from validator.results import MetricSeries
 
 NOW = time.time()
@@ -92,7 +92,7 @@ def test_page_without_metrics_says_where_to_look() -> None:
 
 
 def test_constants_agree() -> None:
-    assert readings.IDLE_PERCENT == 5.0 and set(page.SEVERITIES) == {"fatal", "critical", "warning", "app", "info"}
+    assert page.IDLE_PERCENT == 5.0 and set(page.SEVERITIES) == {"fatal", "critical", "warning", "app", "info"}
 
 
 @contextmanager

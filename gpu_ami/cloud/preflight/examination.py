@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpu_ami.cloud import Cloud
-from gpu_ami.cloud.preflight import access, clusters, identity, instances, login, network, resources
+from gpu_ami.cloud.preflight import clusters, identity, network, resources
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, examined, yes
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from validator.plan_document import PlanDocument
@@ -20,16 +20,16 @@ Check = Callable[[Scope], Iterable[Finding]]
 CHECKS: Mapping[str, Check] = {
     "credentials": identity.credentials,
     "subnet_id": network.subnet,
-    "login": login.ways_in,
+    "login": network.ways_in,
     "routes": network.routes,
     "security_group_ids": network.security_groups,
-    "instance_profile": access.instance_profile,
+    "instance_profile": identity.instance_profile,
     "cluster": clusters.cluster,
     "kms_key_id": resources.kms_key,
     "source_ami": resources.source_ami,
-    "architecture": instances.architecture,
-    "offerings": instances.offerings,
-    "quotas": instances.quotas,
+    "architecture": resources.architecture,
+    "offerings": resources.offerings,
+    "quotas": resources.quotas,
     "capacity": resources.reservations,
     "permissions": identity.simulated_permissions,
     "dry run": identity.dry_runs,

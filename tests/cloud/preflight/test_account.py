@@ -14,8 +14,8 @@ from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.preflight import identity, resources
-from gpu_ami.cloud.preflight.access import NEEDED, allows
 from gpu_ami.cloud.preflight.findings import Level, Scope, error, ok, warning
+from gpu_ami.cloud.preflight.identity import NEEDED, allows
 from gpu_ami.data import data_dir
 
 

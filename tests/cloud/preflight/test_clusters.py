@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Cloud, preflight
-from gpu_ami.cloud.preflight import clusters, eks_clusters
+from gpu_ami.cloud.preflight import clusters
 from gpu_ami.cloud.preflight.findings import Level, Scope
 from gpu_ami.errors import CloudError
 from tests.cloud.preflight.account import AGENT, Account, refusal, security_group
@@ -388,7 +388,7 @@ def test_without_an_eks_cluster_s_name(account: Account, eks: EksApi) -> None:  
 def test_a_role_without_a_node_s_calls(account: Account, eks: EksApi) -> None:  # noqa: F811
     account.policy(AGENT)
     rows = [row for row in found(account, "training", EKS) if row.startswith("error")]
-    assert rows == [f"error role of gpu-node: {action} is not allowed" for action in eks_clusters.NEEDED]
+    assert rows == [f"error role of gpu-node: {action} is not allowed" for action in clusters.NEEDED]
     account.change(instance_profile=None)
     assert found(account, "training", EKS)[-1] == "error cluster: without an instance profile no node joins"
 
@@ -397,6 +397,6 @@ def test_a_profile_that_does_not_exist_hides_nothing(account: Account, eks: EksA
     account.change(instance_profile="none-of-that-name")
     rows = found(account, "training", EKS)
     assert [row for row in rows if row.startswith("error")] == [
-        f"error role of none-of-that-name: {action} is not allowed" for action in eks_clusters.NEEDED
+        f"error role of none-of-that-name: {action} is not allowed" for action in clusters.NEEDED
     ]
     assert any("kube-proxy are ACTIVE" in row for row in rows)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Place
-from gpu_ami.cloud.preflight import login
+from gpu_ami.cloud.preflight import network
 from gpu_ami.cloud.preflight.findings import Level
-from gpu_ami.cloud.preflight.login import ways_in
+from gpu_ami.cloud.preflight.network import ways_in
 from localregion.machines.dropped_port import DroppedPort
 
 
@@ -60,17 +60,17 @@ def test_the_jump_host_has_to_answer_as_an_ssh_server(sent: bytes | None, level:
         server.close()
     else:
         threading.Thread(target=serve, daemon=True).start()
-    finding = login._jump_host(f"admin@127.0.0.1:{port}")
+    finding = network._jump_host(f"admin@127.0.0.1:{port}")
     assert (finding.level, finding.subject) == (level, "jump_host")
     assert f"127.0.0.1 port {port}" in finding.found and found in finding.found
     server.close()
 
 
 def test_a_jump_host_that_drops_connections_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login, "_JUMP_SECONDS", 0.3)
+    monkeypatch.setattr(network, "_JUMP_SECONDS", 0.3)
     with socket.socket() as probe:
         probe.bind(("127.99.3.3", 0))
         port = probe.getsockname()[1]
     dropped = DroppedPort("127.99.3.3", port)
-    assert login._jump_host(f"admin@127.99.3.3:{port}").found == f"127.99.3.3 port {port}: does not answer"
+    assert network._jump_host(f"admin@127.99.3.3:{port}").found == f"127.99.3.3 port {port}: does not answer"
     dropped.close()

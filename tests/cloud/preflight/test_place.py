@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Place
-from gpu_ami.cloud.preflight import instances, network
+from gpu_ami.cloud.preflight import network, resources
 from gpu_ami.cloud.preflight.findings import Level
-from gpu_ami.cloud.preflight.instances import quota_of
-from gpu_ami.cloud.preflight.resources import reservations
+from gpu_ami.cloud.preflight.resources import quota_of, reservations
 from gpu_ami.recipes import load_facts
 
 
@@ -110,8 +109,8 @@ def test_quotas_are_for_all_nodes() -> None:
     scope: Any = SimpleNamespace(proven=[{"name": "p5.48xlarge"}], builder="", nodes=4)
     asked: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(instances, "_described", lambda _: {"p5.48xlarge": {"VCpuInfo": {"DefaultVCpus": 192}}})
-        patch.setattr(instances, "_running_vcpus", lambda _: {})
-        patch.setattr(instances, "_quota", lambda _scope, _code, _name, needed, _running: asked.append(needed))
-        list(instances.quotas(scope))
+        patch.setattr(resources, "_described", lambda _: {"p5.48xlarge": {"VCpuInfo": {"DefaultVCpus": 192}}})
+        patch.setattr(resources, "_running_vcpus", lambda _: {})
+        patch.setattr(resources, "_quota", lambda _scope, _code, _name, needed, _running: asked.append(needed))
+        list(resources.quotas(scope))
     assert asked == [4 * 192]
