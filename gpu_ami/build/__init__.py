@@ -1,7 +1,7 @@
 """Packer and Ansible: a plan becomes an AMI, or converges a machine that runs.
 
 image                one build: build.json, reuse of an AMI that the same plan and roles made
-builder              runs Packer in a place until an image is complete; booted builders, sandboxes, and those launched by gpu-ami
+builder              runs Packer until an image is complete: booted builders, sandboxes, launched builders
 layering             layers of a plan with their digests; layer images: which a build starts from, which it makes
 packer               Packer's command line, plugins, output and manifest
 ansible              ansible-playbook's command line and output; a plan's roles on a running machine

@@ -21,7 +21,7 @@ runs         runs of this program on this machine: id, temporary key, record
 security_groups  who may connect to an instance
 sweep        removes what interrupted runs left
 temporary_keys  the key pair of a run
-amis         AMIs of running builders; images of layers, by the digest in their tags; images of one recipe, by their time
+amis         AMIs of running builders; images of layers, by the digest in their tags
 """
 
 from gpu_ami.cloud.client import Cloud, preload, tags_of
