@@ -1,7 +1,7 @@
 """Log groups of a proof: where the agents of its machines send, and how these groups are removed.
 
 A proof injects Xids. In production's groups they would raise alarms, so each machine that gpu-ami
-launches sends to `<group>-proof/<run id>` instead (gpu_ami.validate.machines.user_data changes the agent's view of its
+launches sends to `<group>-proof/<run id>` instead (gpu_ami.validate.machines.launch changes the agent's view of its
 configuration; the image's files stay as they are). The agents create the groups; nothing else writes to them.
 """
 

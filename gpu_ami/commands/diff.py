@@ -45,7 +45,7 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami.release import comparison, image_description, rendering
+    from gpu_ami.release import comparison, image_description
 
     cloud = _cloud(args)
     if args.same:
@@ -53,14 +53,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     *others, after = (image_description.describe(name, cloud) for name in _named(args))
     before = others[0] if others else _before(after, cloud)
     compared = comparison.compare(before, after) if before else comparison.first(after)
-    data = rendering.to_json(compared)
+    data = comparison.to_json(compared)
     if args.notes:
-        return Outcome(rendering.notes(compared), data)
+        return Outcome(comparison.notes(compared), data)
     if args.format == "json":
         import json
 
         return Outcome(json.dumps(data, indent=2, ensure_ascii=False), data)
-    render = {"text": rendering.text, "markdown": rendering.markdown, "html": rendering.html}[args.format]
+    render = {"text": comparison.text, "markdown": comparison.markdown, "html": comparison.html}[args.format]
     return Outcome(render(compared), data)
 
 

@@ -123,7 +123,8 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
 
     from gpu_ami.cloud import temporary_keys
     from gpu_ami.faults import trials
-    from gpu_ami.validate import Target, cluster, clusters, proof_log_groups
+    from gpu_ami.validate import Target, cluster, clusters
+    from gpu_ami.validate import proof as proofs
     from gpu_ami.validate.machines import launch, machine
 
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
@@ -137,7 +138,7 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
 
     with (
         temporary_keys.temporary_key(session.cloud, session.run, tags) as key,
-        proof_log_groups.own_log_groups(session.cloud, session.run, session.progress),
+        proofs.own_log_groups(session.cloud, session.run, session.progress),
         cluster.opened(
             proven, "" if cluster.is_supported(plan.document, session.place) else None, end, session.progress
         ) as joining,

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from gpu_ami.cloud import Place
     from gpu_ami.progress import Progress
     from gpu_ami.publish import record as records
-    from gpu_ami.release import findings as points
     from gpu_ami.release import verification
 
 _EPILOG = """\
@@ -120,7 +119,7 @@ def _outcome(record: records.Record) -> Outcome:
 
 def _verify(
     args: argparse.Namespace, folder: Path, place: Place, progress: Progress
-) -> tuple[points.Findings, verification.Verified | None]:
+) -> tuple[verification.Findings, verification.Verified | None]:
     """As `gpu-ami verify` does, with the AMI in its place. A certificate of a host has nothing to publish."""
     from gpu_ami.cloud import Cloud
     from gpu_ami.release import keys, verification, verification_place

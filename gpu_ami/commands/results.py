@@ -23,7 +23,7 @@ from gpu_ami.progress import ProgressLine
 from gpu_ami.publish import record
 from gpu_ami.recipes import ExplainedValue, PlanDocument
 from gpu_ami.rehearsal import Rehearsal
-from gpu_ami.release import comparison, findings, rebuild
+from gpu_ami.release import comparison, rebuild, verification
 from gpu_ami.report import certificate, document
 from gpu_ami.sources import SurveyDocument
 from gpu_ami.telemetry import Runbook
@@ -334,8 +334,8 @@ RESULTS: Mapping[str, Any] = {
     "build": image.Build | list[layering.LayerState],
     "validate": document.Report,
     "certify": certificate.Certificate,
-    "verify": findings.FindingsDocument,
-    "publish": record.PublicationDocument | findings.FindingsDocument,
+    "verify": verification.FindingsDocument,
+    "publish": record.PublicationDocument | verification.FindingsDocument,
     "key": NewKey | PublicKey,
     "diff": comparison.Comparison | Same,
     "sweep": list[sweep.Swept],

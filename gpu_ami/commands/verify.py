@@ -109,12 +109,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _compare_host(args: argparse.Namespace, verified: Any, findings: Any) -> None:
-    from gpu_ami.release import verification_host, verification_materials
+    from gpu_ami.release import verification_host
     from gpu_ami.validate import hosts, validator_process
 
     target = hosts.ssh_target(hosts.host_url(args.host), args.identity)
     folders = validator_process.roles_folders(verified.folder / "plan.json")
-    verification_materials.compare(verified, verification_materials.take(target), findings)
+    verification_host.compare_materials(verified, verification_host.take_materials(target), findings)
     verification_host.compare(verified, verification_host.take(target), folders, findings)
 
 

@@ -1,7 +1,6 @@
 """The plan file: everything that a run needs to know, resolved.
 
-document             plan.json: its content, digest, reader and writer
-outputs              what Packer and Ansible read of it
+document             plan.json: its content, digest, reader and writer; what Packer and Ansible read of it
 resolution           a recipe becomes a plan, and a plan at a place: mirror, endpoint, source AMI, kernel
 lock                 variables/locks: resolved values of each recipe, its source AMI by region; what a plan would change
 bump                 moves a recipe to newer versions that go together
@@ -13,19 +12,20 @@ from gpu_ami.plan import cost
 from gpu_ami.plan.bump import Bump, BumpPolicy, Move
 from gpu_ami.plan.bump import markdown as bump_summary
 from gpu_ami.plan.bump import propose as propose_bump
-from gpu_ami.plan.document import PLAN_FILE, Plan
-from gpu_ami.plan.lock import Change, changes, compare, locks_folder, render_lock, value_differences, write_lock
-from gpu_ami.plan.matrix import AffectedImage, affected
-from gpu_ami.plan.outputs import (
+from gpu_ami.plan.document import (
     ANSIBLE_FILE,
     PACKER_FILE,
+    PLAN_FILE,
     SITE_FOLDER,
+    Plan,
     ansible_variables,
     image_tags,
     roles_path,
     root_device_name,
     site_files,
 )
+from gpu_ami.plan.lock import Change, changes, compare, locks_folder, render_lock, value_differences, write_lock
+from gpu_ami.plan.matrix import AffectedImage, affected
 from gpu_ami.plan.resolution import make_plan, resolve_source_ami
 
 __all__ = [

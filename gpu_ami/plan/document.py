@@ -5,17 +5,131 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from gpu_ami.cloud import Place
+from gpu_ami.cloud import Place, login
+from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, write_json
-from gpu_ami.plan.outputs import ANSIBLE_FILE, PACKER_FILE, SITE_FOLDER, ansible_variables, packer_variables
-from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, site
+from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, components, section, site
 from validator.plan_document import Builder
+
+SITE_FOLDER = "site"
+PACKER_FILE, ANSIBLE_FILE = "packer.pkrvars.json", "ansible.json"
+
+# For a place with an API of its own that is not up. An empty endpoint would mean AWS, and Packer by hand would launch
+# there; the template refuses this one by name, and nothing answers under ".invalid" (RFC 2606).
+NO_ENDPOINT = "http://region-is-down.invalid"
+
+# ParallelCluster's names of systems are id and version of os-release, but for this one (constants.py, SUPPORTED_OSES).
+_PCLUSTER_SYSTEMS = {"amzn": "alinux"}
+# Ubuntu's and RHEL's AMIs name their root device differently from all others.
+_ROOT_DEVICES = {"ubuntu": "/dev/sda1", "rhel": "/dev/sda1"}
+
+
+def root_device_name(os_id: str) -> str:
+    """The root device of an operating system's AMIs, by the id of its os-release."""
+    return _ROOT_DEVICES.get(os_id, "/dev/xvda")
+
+
+def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Path) -> dict[str, object]:
+    """What `packer/variables.pkr.hcl` declares, but for what is of a single run (run id, expiry, manifest)."""
+    source = document["source_ami"]
+    where = {
+        "region": place.region,
+        "profile": place.profile or "",
+        "custom_endpoint": place.endpoint or (NO_ENDPOINT if place.guest_endpoint else ""),
+        # A place of AWS has no keys of its own (place.py refuses them), so none are written into the file.
+        "access_key": place.credentials.access_key_id if place.credentials else "",
+        "secret_key": place.credentials.secret_access_key if place.credentials else "",
+        "subnet_id": place.subnet_id or "",
+        "security_group_ids": list(place.security_group_ids),
+        # A builder calls no AWS API, so it gets no rights; only a session through SSM needs the profile.
+        "instance_profile": (place.instance_profile or "") if place.ssh_interface == "session_manager" else "",
+        "kms_key_id": place.kms_key_id or "",
+        "ssh_interface": place.ssh_interface,
+        "ssh_port": place.ssh_port,
+        **login.bastion(place),
+        "tags": dict(place.tags),
+        "image_tags": image_tags(document),
+    }
+    return {
+        "flag": document["flag"],
+        "recipe": document["image"],
+        "plan_digest": document["digest"],
+        "architecture": document["architecture"],
+        "source_ami": source.get("id", ""),
+        "source_ami_owner": source.get("owner", ""),
+        "source_ami_name": source.get("name", ""),
+        **{tag: section(document, name).get("version", "") for name, tag in components.version_tags().items()},
+        "instance_type": document["build"]["instance_type"],
+        "root_device_name": root_device_name(document["os"]["id"]),
+        "root_volume_gib": document["build"]["root_volume_gib"],
+        "ssh_username": document["os"]["ssh_user"],
+        "ansible_vars_file": str(ansible_vars_file),
+        **_own_ansible(),
+        **_site_roles(document, ansible_vars_file.parent / SITE_FOLDER),
+        **where,
+    }
+
+
+def image_tags(document: PlanDocument) -> dict[str, str]:
+    """The tags of an image that ParallelCluster's validators of a custom AMI read; none for other images.
+
+    Without them `pcluster create-cluster` warns that the AMI may not be its own, and a tag of another release is an
+    error. `list-images` and `delete-image` look for the tag parallelcluster:image_id, which only `build-image` sets: an
+    image of ours is never taken for one of theirs. Source: the wheel aws-parallelcluster 3.16.1 of PyPI
+    (CustomAmiTagValidator, AmiOsCompatibleValidator, Ec2Client.get_images, describe_image_by_id_tag), read 2026-11-25.
+    """
+    if "node_parallelcluster" not in document:
+        return {}
+    system = document["os"]
+    name = _PCLUSTER_SYSTEMS.get(system["id"], system["id"]) + system["version"].replace(".", "")
+    return {
+        "parallelcluster:version": str(section(document, "node_parallelcluster")["version"]),
+        "parallelcluster:os": name,
+        "parallelcluster:build_status": "available",
+    }
+
+
+def _site_roles(document: PlanDocument, site: Path) -> dict[str, list[str]]:
+    settings = roles_path(site) if "site" in document else {}
+    return {"ansible_env_vars": [f"{name}={value}" for name, value in settings.items()]} if settings else {}
+
+
+def roles_path(site: Path) -> dict[str, str]:
+    """Ansible's environment that finds the roles of the site beside a plan, and ours; empty where it has none."""
+    folder = site / "roles"
+    return {"ANSIBLE_ROLES_PATH": f"{folder}:{data_dir('roles')}"} if folder.is_dir() else {}
+
+
+def site_files(folder: Path, kind: str, pattern: str, roles: Sequence[str]) -> list[Path]:
+    """Files of a kind (checks, faults) in site/ beside a plan: those of the plan's roles, and those of no site role.
+
+    pattern: the file's name with {} for the role's, such as test_{}.py.
+    """
+    site = folder / SITE_FOLDER
+    others = {pattern.format(path.name) for path in (site / "roles").glob("*/") if path.name not in roles}
+    return [path for path in sorted((site / kind).glob(pattern.format("*"))) if path.name not in others]
+
+
+def _own_ansible() -> dict[str, str]:
+    """The ansible-playbook beside our interpreter, so that Packer by hand finds it without an activated environment."""
+    own = Path(sys.executable).with_name("ansible-playbook")
+    return {"ansible_command": str(own)} if own.exists() else {}
+
+
+def ansible_variables(document: PlanDocument) -> dict[str, object]:
+    """For each role r, key k of its section is the variable `r_k`; and `gpu_ami_roles`, the roles in order."""
+    variables: dict[str, object] = {"gpu_ami_roles": list(document["roles"])}
+    for role in document["roles"]:
+        variables |= {f"{role}_{key}": value for key, value in section(document, role).items()}
+    return variables
+
 
 SCHEMA = "gpu-ami/plan/1"
 PLAN_FILE = "plan.json"

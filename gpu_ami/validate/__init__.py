@@ -2,17 +2,16 @@
 
 image_proof          boots an AMI on each instance type and runs the validator on every machine
 host_proof           runs the validator on a host that gpu-ami did not launch, or on image files
-proof                what the hosts of a proof share; one pass of the checks and its progress; the report
+proof                what the hosts of a proof share: log groups, one pass of the checks and its progress; the report
 validator_process    the validator as a process: command line, deadline, results
 carried              checks that an earlier proof has: carried over where a change cannot have touched them
 recorder             keeps report.json on disk while a proof runs
 machines/            an instance: launch, boot, login, restarts, console
-proof_log_groups     the log groups of a proof: their removal, and what the report says of them
 cluster              the machines as nodes of a cluster: refusals, checks of tier TN
 clusters/            the services whose nodes they can be
 nodes                several machines of one type: launch, boots, checks of tier T4
-hosts                a running machine that somebody else booted: its address, and whether it answers
 golden               golden files: recorded hardware of instance types
+hosts                a running machine that somebody else booted: its address, and whether it answers
 """
 
 from gpu_ami.validate.machines import REBOOT, RESTARTS, parse

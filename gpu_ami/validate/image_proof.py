@@ -18,10 +18,19 @@ from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.jobs import UnderWay
 from gpu_ami.plan import cost
 from gpu_ami.report import HostReport, LaunchAttempt, Report
-from gpu_ami.validate import cluster, nodes, proof_log_groups
+from gpu_ami.validate import cluster, nodes
 from gpu_ami.validate.clusters import Proven
 from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restarts
-from gpu_ami.validate.proof import IMAGE_FILES, MachineLost, Proof, assemble, check_files, check_machine, record_error
+from gpu_ami.validate.proof import (
+    IMAGE_FILES,
+    MachineLost,
+    Proof,
+    assemble,
+    check_files,
+    check_machine,
+    own_log_groups,
+    record_error,
+)
 from gpu_ami.validate.recorder import HostRecord, Recorder
 from gpu_ami.validate.validator_process import Target
 
@@ -49,7 +58,7 @@ def prove_image(
         note_leftover = functools.partial(_note_leftover, proof)
         key = stack.enter_context(temporary_keys.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
         # After the key: a place that refuses it has launched nothing whose log groups could be left.
-        stack.enter_context(proof_log_groups.own_log_groups(cloud, run, proof.progress, note_leftover))
+        stack.enter_context(own_log_groups(cloud, run, proof.progress, note_leftover))
         assert proof.plan  # an image is launched for a plan
         proven = Proven(proof.plan, ami, cloud, run, _tags(proof, cloud, run))
         clean_up = functools.partial(temporary_keys.clean_up, run, on_leftover=note_leftover)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami import process
-from gpu_ami.cloud import Cloud, Place, runs
+from gpu_ami.cloud import Cloud, Place, log_groups, runs, temporary_keys
 from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, counted
 from gpu_ami.files import write_text
 from gpu_ami.plan import cost, site_files
@@ -34,17 +35,75 @@ from gpu_ami.report import (
     Stage,
     evidence_folder,
 )
-from gpu_ami.validate import proof_log_groups, validator_process
+from gpu_ami.validate import validator_process
 from gpu_ami.validate.carried import NOTHING, Carried
 from gpu_ami.validate.machines import Watch, deadlines, is_at_fault
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
+from validator.plan import LOG_GROUPS
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
+    from gpu_ami.cloud import Run
     from gpu_ami.recipes import PlanDocument
     from validator.results import HostResults, Verdict
+
+# An agent that is shutting down sends what it still has, and would create its groups again.
+_ENDING_SECONDS = 300.0
+_ENDING_SECONDS_AFTER_ERROR = 60.0
+_POLL_SECONDS = 2.0
+
+
+@contextmanager
+def own_log_groups(
+    cloud: Cloud, run: Run, progress: Progress, on_leftover: temporary_keys.Leftover | None = None
+) -> Iterator[None]:
+    """Removes the log groups of this run's machines after the block, which ends the machines.
+
+    on_leftover: gets the error if that fails; `gpu-ami sweep` then finds them.
+    """
+    suffix = log_groups.suffix(cloud.place, run)
+    seconds = _ENDING_SECONDS_AFTER_ERROR
+    try:
+        yield
+        seconds = _ENDING_SECONDS
+    finally:
+        if suffix:
+            temporary_keys.clean_up(run, lambda: _remove(cloud, run, suffix, progress, seconds), on_leftover)
+
+
+def _remove(cloud: Cloud, run: Run, suffix: str, progress: Progress, seconds: float) -> None:
+    groups = log_groups.of_proofs(cloud, suffix)
+    if not groups:
+        return
+    deadline = time.monotonic() + seconds
+    with progress.stage("remove log groups"):
+        while cloud.shutting_down(run.id) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        for group in log_groups.of_proofs(cloud, suffix):
+            log_groups.delete(cloud, group)
+    progress.note(f"log groups of this proof removed: {', '.join(groups)}")
+
+
+def described(plan: PlanDocument | None, place: Place | None, run: Run, *, launched: bool) -> str:
+    """A sentence for report and certificate: to which log groups the machines of this proof sent.
+
+    launched: by gpu-ami; a machine that somebody else booted is never reconfigured.
+    """
+    sections: Mapping[str, Any] = plan or {}
+    names = [sections[name][key] for name, keys in LOG_GROUPS.items() if name in sections for key in keys]
+    if not launched:
+        own = ", ".join(names) or "those of its configuration"
+        return f"the host's own ({own}): nothing on it was reconfigured, so injected events went there"
+    suffix = log_groups.suffix(place, run) if place else ""
+    if not suffix:
+        return f"the plan's ({', '.join(names)}): injected events went there"
+    return (
+        f"the proof's own ({', '.join(f'{name}{suffix}' for name in names)}), removed afterwards: the only change to"
+        " the agent, made in its view of the configuration and not in the image's files; metrics kept their namespace"
+    )
+
 
 _COLLECTED = re.compile(
     r"^(?:collecting \.\.\. *)?collected (?P<items>\d+) items?\b.*?(?: (?P<selected>\d+) selected)?$"
@@ -294,5 +353,5 @@ def assemble(
         suite=proof.suite,
         certify_carried=place.certify_carried if place else False,
         left_out=_left_out(proof, reports),
-        log_groups="" if offline else proof_log_groups.described(proof.plan, place, run, launched=bool(ami)),
+        log_groups="" if offline else described(proof.plan, place, run, launched=bool(ami)),
     )

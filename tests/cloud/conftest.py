@@ -12,7 +12,7 @@ from moto import mock_aws
 
 from gpu_ami.cloud import Cloud, Place, placement_groups, runs
 from gpu_ami.cloud.client import Launch
-from gpu_ami.validate.machines.user_data import user_data
+from gpu_ami.validate.machines.launch import user_data
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWYzBqkHRmSXLcSVp test"
 

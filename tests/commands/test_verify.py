@@ -11,7 +11,7 @@ import pytest
 
 from gpu_ami import cli
 from gpu_ami.cloud import Place
-from gpu_ami.release import verification_host, verification_materials
+from gpu_ami.release import verification_host
 from tests.json_documents import valid
 from tests.release import examples
 from validator.file_account import read
@@ -102,7 +102,7 @@ def test_a_host_is_compared(folder: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(verification_host, "take", lambda _target: running)
     installed = {"package nvidia-utils 580.1 amd64", "package libc6 2:2.36-9+deb12u10 amd64"}
     installed |= {f"module {examples.MODULE.removeprefix('/usr')}"}
-    monkeypatch.setattr(verification_materials, "take", lambda _target: installed)
+    monkeypatch.setattr(verification_host, "take_materials", lambda _target: installed)
     words = ["--key", "release.key.pub", "--offline", "--host", "admin@10.0.0.7"]
     assert verify("out/demo", *words) == 6
     printed = capsys.readouterr().out

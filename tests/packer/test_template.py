@@ -13,7 +13,7 @@ import pytest
 from gpu_ami.build import packer
 from gpu_ami.errors import BuildError
 from gpu_ami.plan import PACKER_FILE, Plan, make_plan
-from gpu_ami.plan.outputs import NO_ENDPOINT, packer_variables
+from gpu_ami.plan.document import NO_ENDPOINT, packer_variables
 from tests.packer.conftest import PLACE, RECIPE, TEMPLATE
 
 pytestmark = pytest.mark.slow

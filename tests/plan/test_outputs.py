@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.cloud.place import Place
-from gpu_ami.plan.document import Plan, with_digest
-from gpu_ami.plan.outputs import ansible_variables, packer_variables
+from gpu_ami.plan.document import Plan, ansible_variables, packer_variables, with_digest
 from gpu_ami.plan.resolution import make_plan
 from gpu_ami.process import find_tool, run
 from gpu_ami.recipes import load_facts

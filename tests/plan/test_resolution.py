@@ -16,8 +16,8 @@ from botocore.exceptions import ClientError
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.plan.document import packer_variables
 from gpu_ami.plan.lock import load_lock, lock_file, recorded_ami, resolved_recipe, write_lock
-from gpu_ami.plan.outputs import packer_variables
 from gpu_ami.plan.resolution import make_plan, resolve_source_ami
 from gpu_ami.recipes import ResolvedPlan
 from tests.plan.conftest import AL2023, AWS, DEBIAN, LOCAL, RECIPES, ROOT, urls

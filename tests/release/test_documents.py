@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from gpu_ami import cli
 from gpu_ami.errors import UsageError
-from gpu_ami.release import envelope, keys, rendering, scan
+from gpu_ami.release import comparison, envelope, keys, scan
 from gpu_ami.release.comparison import Comparison, Row, Section
-from gpu_ami.release.findings import Findings
+from gpu_ami.release.verification import Findings
 from gpu_ami.report import document
 from tests.release import examples
 from validator.results import CheckRecord, WaiverState
@@ -135,7 +135,7 @@ COMPARED = Comparison(
 
 
 def test_text() -> None:
-    lines = rendering.text(COMPARED).splitlines()
+    lines = comparison.text(COMPARED).splitlines()
     assert lines[:4] == ["demo (a) → demo (b)", "", "versions:", "  cuda.version: 12.4 → 13.0"]
     assert "  and 21 more (--format html or json has all)" in lines
     assert lines[-6:] == [
@@ -149,23 +149,23 @@ def test_text() -> None:
 
 
 def test_markdown_is_a_table_whatever_a_name_holds() -> None:
-    text = rendering.markdown(COMPARED)
+    text = comparison.markdown(COMPARED)
     assert "| cuda.version | 12.4 | 13.0 |" in text
     assert "| package <b>x</b> \\| y | - |" in text
     assert "- checks: the report of one image is not at hand" in text
-    assert rendering.notes(COMPARED).splitlines()[0] == "# demo (b): changes since demo (a)"
-    assert "No difference" in rendering.markdown(Comparison("a", "b", (Section("units"),)))
+    assert comparison.notes(COMPARED).splitlines()[0] == "# demo (b): changes since demo (a)"
+    assert "No difference" in comparison.markdown(Comparison("a", "b", (Section("units"),)))
 
 
 def test_html_is_escaped_and_whole() -> None:
-    page = rendering.html(COMPARED)
+    page = comparison.html(COMPARED)
     assert "<script>" not in page and "&lt;script&gt;" in page and "\x1b" not in page
     assert page.count("<tr>") == 2 and page.count('<tr class="find">') == 1 + 61
     assert "<h2>Files by component</h2>" in page and "No difference: Units." in page
 
 
 def test_json_has_all() -> None:
-    data = rendering.to_json(COMPARED)
+    data = comparison.to_json(COMPARED)
     assert (data["before"], data["after"]) == ("demo (a)", "demo (b)")
     sections = data["sections"]
     assert isinstance(sections, tuple) and len(sections[1]["rows"]) == 61

@@ -16,7 +16,7 @@ from gpu_ami import pipeline
 from gpu_ami.release import envelope as envelopes
 from gpu_ami.release import keys, verification
 from gpu_ami.release import statement as statements
-from gpu_ami.release.findings import Findings
+from gpu_ami.release.verification import Findings
 from gpu_ami.report import ReportLayer, document, writer
 from gpu_ami.report import certificate as certificates
 from tests.release import examples

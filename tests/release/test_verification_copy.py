@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Cloud, Place, aws_errors
-from gpu_ami.release import keys, verification, verification_copy
-from gpu_ami.release.findings import Findings
+from gpu_ami.release import keys, verification, verification_place
+from gpu_ami.release.verification import Findings
 from tests.release import examples
 
 NOW = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.UTC)
@@ -74,7 +74,7 @@ def compare(
     monkeypatch.setattr(Cloud, "ec2", SimpleNamespace(describe_snapshots=describe_snapshots))
     findings = Findings("out")
     given: Any = regions[region, ami]
-    verification_copy.compare(verified, given, Cloud(Place("aws", region)), findings, owner)
+    verification_place.compare_with_original(verified, given, Cloud(Place("aws", region)), findings, owner)
     return findings
 
 

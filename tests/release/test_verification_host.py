@@ -12,7 +12,7 @@ import pytest
 from gpu_ami.data import data_dir
 from gpu_ami.errors import MachineError
 from gpu_ami.release import keys, verification, verification_host
-from gpu_ami.release.findings import Findings
+from gpu_ami.release.verification import Findings
 from tests.release import examples
 from tests.validator.file_account import tree
 from tests.validator.file_account.test_traces import TRACES

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import MachineError
-from gpu_ami.release import verification_materials
-from gpu_ami.release.findings import Findings
+from gpu_ami.release import verification_host
+from gpu_ami.release.verification import Findings
 from tests.release import examples
 from tests.release.test_verification_host import verified
 
@@ -22,7 +22,7 @@ OTHER = "module /lib/modules/6.1.0/kernel/fs/ext4/ext4.ko"
 
 def compare(tmp_path: Path, installed: set[str]) -> Findings:
     findings = Findings("out")
-    verification_materials.compare(verified(tmp_path), installed, findings)
+    verification_host.compare_materials(verified(tmp_path), installed, findings)
     return findings
 
 
@@ -49,7 +49,7 @@ def test_a_certificate_without_a_bill_says_so(tmp_path: Path) -> None:
     certificate = verified(tmp_path)
     certificate.statement.files.pop("bom.cdx.json")  # type: ignore[attr-defined]
     findings = Findings("out")
-    verification_materials.compare(certificate, INSTALLED, findings)
+    verification_host.compare_materials(certificate, INSTALLED, findings)
     assert [(point.name, point.state) for point in findings.points] == [("materials", "not looked at")]
 
 
@@ -70,9 +70,9 @@ def connected(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], bytes]) -
 def test_the_machine_is_asked_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     packages = b"installed\tnvidia-utils\t580.1\tamd64\ninstalled\tlibc6\t2:2.36-9+deb12u10\tamd64\n"
     target = connected(monkeypatch, lambda command: packages if "dpkg-query" in command else examples.MODULE.encode())
-    assert verification_materials.take(target) == INSTALLED
+    assert verification_host.take_materials(target) == INSTALLED
 
 
 def test_a_machine_that_lists_nothing_is_no_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MachineError, match="lists no packages"):
-        verification_materials.take(connected(monkeypatch, lambda _command: b""))
+        verification_host.take_materials(connected(monkeypatch, lambda _command: b""))

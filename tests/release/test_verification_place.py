@@ -14,7 +14,7 @@ from moto import mock_aws
 from gpu_ami import pipeline
 from gpu_ami.cloud import Cloud, Place
 from gpu_ami.release import keys, verification, verification_place
-from gpu_ami.release.findings import Findings
+from gpu_ami.release.verification import Findings
 from gpu_ami.report import document, writer
 from tests.release import examples
 
@@ -113,7 +113,9 @@ def test_a_shared_ami_shows_no_tags(folder: Path, cloud: Cloud) -> None:
     assert [point.name for point in findings.points if point.state == "not looked at"] == ["tags"]
 
 
-def compare_copy(folder: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, origin: str, tagged: str) -> Findings:
+def compare_with_original(
+    folder: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, origin: str, tagged: str
+) -> Findings:
     """An image in another region. origin: what EC2 says of it, which moto does not; tagged: what its tag says."""
     other = Cloud(replace(cloud.place, region="eu-central-1"))
     ami = publish(other)
@@ -133,7 +135,7 @@ def compare_copy(folder: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, or
 def test_a_copy_is_accepted_by_the_origin_that_ec2_names(
     folder: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    findings = compare_copy(folder, cloud, monkeypatch, f"{ami_of(folder)} in us-east-1", "")
+    findings = compare_with_original(folder, cloud, monkeypatch, f"{ami_of(folder)} in us-east-1", "")
     assert findings.exit_code == 0, findings.text()
     assert [point.name for point in findings.points[-3:]] == ["copy", "snapshots", "tags"]
 
@@ -148,5 +150,5 @@ def test_another_copy_is_refused(
 ) -> None:
     certified = ami_of(folder)
     words = [text.replace("CERTIFIED", certified) for text in (origin, tagged)]
-    findings = compare_copy(folder, cloud, monkeypatch, *words)
+    findings = compare_with_original(folder, cloud, monkeypatch, *words)
     assert [point.name for point in findings.refused] == ["other-ami"], findings.text()

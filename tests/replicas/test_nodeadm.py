@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gpu_ami.cloud import Cluster
-from gpu_ami.validate.machines.user_data import user_data
+from gpu_ami.validate.machines.launch import user_data
 from localregion.mirror import table
 
 CLUSTER = Cluster(

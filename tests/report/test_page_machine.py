@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_ami.report import page_timeline, templating
+from gpu_ami.report import page, templating
 from gpu_ami.report.document import Stage
 from gpu_ami.report.page_machine import CheckView, MachineView, bar
 from gpu_ami.report.templating import short, visible
@@ -87,7 +87,7 @@ STAGES = (
 
 def test_each_machine_has_a_lane_on_the_same_axis() -> None:
     report = replace(a_report(a_host(), a_host("p4d.24xlarge")), stages=STAGES)
-    drawn = page_timeline.timeline(report)
+    drawn = page.timeline(report)
     assert drawn
     assert [lane.name for lane in drawn.lanes] == ["run", "g5.12xlarge", "p4d.24xlarge"]
     assert [[bar.name for bar in row] for row in drawn.lanes[0].rows] == [["plan x", "build x"], ["base image"]]
@@ -100,14 +100,14 @@ def test_each_machine_has_a_lane_on_the_same_axis() -> None:
 
 
 def test_a_report_without_starts_has_no_timeline() -> None:
-    assert page_timeline.timeline(everything()) is None
-    assert [bar.name for bar in page_timeline.stage_bars(everything())] == ["boot g5.12xlarge", "prove ami-1"]
-    assert page_timeline.timeline(replace(a_report(), stages=())) is None
+    assert page.timeline(everything()) is None
+    assert [bar.name for bar in page.stage_bars(everything())] == ["boot g5.12xlarge", "prove ami-1"]
+    assert page.timeline(replace(a_report(), stages=())) is None
 
 
 def test_stages_of_a_machine_that_the_report_does_not_have_are_drawn() -> None:
     """A run that was cut, or shards."""
-    drawn = page_timeline.timeline(replace(a_report(), stages=STAGES))
+    drawn = page.timeline(replace(a_report(), stages=STAGES))
     assert drawn and [lane.name for lane in drawn.lanes] == ["run", "g5.12xlarge", "p4d.24xlarge"]
 
 
@@ -121,7 +121,7 @@ def test_stages_of_a_machine_that_the_report_does_not_have_are_drawn() -> None:
     ],
 )
 def test_axis_has_few_round_ticks(seconds: float, labels: list[str]) -> None:
-    drawn = page_timeline.timeline(replace(a_report(), stages=(Stage("plan", 0, seconds, "done", 0.0),)))
+    drawn = page.timeline(replace(a_report(), stages=(Stage("plan", 0, seconds, "done", 0.0),)))
     assert drawn and [tick.label for tick in drawn.ticks] == labels
 
 
@@ -132,7 +132,7 @@ def test_a_panel_for_each_hop_with_each_machine_and_restart() -> None:
         "xid", id="xid::test_drill", hops=(Hop("a → b", 1.5), Hop("b → c", -0.5))
     )  # clocks differ a little
     report = a_report(a_host("g5.12xlarge", first, slower, again), a_host("p4d.24xlarge", first))
-    panels = page_timeline.hop_panels(report)
+    panels = page.hop_panels(report)
     assert [panel.hop for panel in panels] == ["a → b", "b → c"]
     assert [(bar.name, bar.label, bar.width) for bar in panels[0].bars] == [
         ("g5.12xlarge", "1.50 s", "75.00%"),

@@ -181,7 +181,7 @@ def test_a_node_that_aws_takes_away_is_named(booted: None, tmp_path: Path, monke
         monkeypatch.setattr(made, "_on_trouble", watched.append)
         return made
 
-    monkeypatch.setattr("gpu_ami.validate.machines.watch.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("gpu_ami.validate.machines.console.POLL_SECONDS", 0.01)
     monkeypatch.setattr(nodes, "Watch", watch)
     monkeypatch.setattr(proof, "run_checks", lose)
     report = prove_ami(proof, cloud, [KIND])

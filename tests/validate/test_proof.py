@@ -19,7 +19,7 @@ from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
 from gpu_ami.report import HostReport, certificate, document
 from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate import validator_process
-from gpu_ami.validate.machines import machine, watch
+from gpu_ami.validate.machines import console, machine
 from gpu_ami.validate.machines.restarts import RESTARTS
 from gpu_ami.validate.proof import IMAGE_FILES, CheckOutput, check_files
 from gpu_ami.validate.recorder import HostRecord
@@ -90,7 +90,7 @@ TAKEN = {"State": {"Name": "terminated"}, "StateReason": {"Message": "Server.Spo
 def test_machine_that_is_lost_is_seen_at_once(
     waiting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], reason: str
 ) -> None:
-    monkeypatch.setattr(watch, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(console, "POLL_SECONDS", 0.05)
     cloud = Ec2()
 
     def lose() -> None:

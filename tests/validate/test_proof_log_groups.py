@@ -14,8 +14,8 @@ from moto import mock_aws
 from gpu_ami.cloud import Cloud, Place, runs
 from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.progress import Progress
-from gpu_ami.validate import proof_log_groups
-from gpu_ami.validate.proof_log_groups import described, own_log_groups
+from gpu_ami.validate import proof
+from gpu_ami.validate.proof import described, own_log_groups
 from tests.cloud.test_log_groups import PLANNED, create, names
 
 PLAN: Any = {"telemetry": {"raw_log_group": "/raw", "json_log_group": "/json"}}
@@ -64,7 +64,7 @@ def test_groups_stay_until_the_machines_have_ended(
         return looks.pop(0)
 
     monkeypatch.setattr(cloud, "shutting_down", shutting_down)
-    monkeypatch.setattr(proof_log_groups, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(proof, "_POLL_SECONDS", 0.01)
     with own_log_groups(cloud, run, Progress("quiet")):
         create(cloud, group)
     assert names(cloud) == [] and looks == []

@@ -3,8 +3,7 @@
 service          the interface: refusals before a launch, the cluster of a proof, what its checks read, leaving it
 ecs              a container instance of an Amazon ECS cluster, by default of one that is made for the proof
 eks              a node of an Amazon EKS cluster, in the local region of one that is started for the proof
-parallelcluster  a Slurm cluster of the proof's machines
-pcluster         a dry run of pcluster with the AMI
+parallelcluster  a Slurm cluster of the proof's machines; a dry run of pcluster with the AMI
 """
 
 from gpu_ami.validate.clusters.ecs import Ecs

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import Cloud, log_groups, login, security_groups
 from gpu_ami.errors import CloudError, MachineError, UsageError
-from gpu_ami.validate.machines import console, watch
+from gpu_ami.validate.machines import console
 from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.login import (
     CLOUD_INIT,
@@ -184,7 +184,7 @@ class Boot:
 
     def _fail_if_not_running(self, machine: Machine) -> None:
         try:
-            reason = watch.trouble(self.cloud.instance(machine.instance_id))
+            reason = console.trouble(self.cloud.instance(machine.instance_id))
         except CloudError:  # refused or throttled: the next look asks again
             return
         if reason:

@@ -12,7 +12,7 @@ import yaml
 
 from gpu_ami.cloud import Credentials, Place
 from gpu_ami.errors import CloudError, UsageError
-from gpu_ami.validate.clusters import ParallelCluster, pcluster
+from gpu_ami.validate.clusters import ParallelCluster, parallelcluster
 
 PLAN: Any = {
     "os": {"id": "ubuntu", "version": "24.04"},
@@ -49,7 +49,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def dry_run(program: str) -> dict[str, Any]:
-    return pcluster.dry_run(program, PLACE, PLAN, "ami-1", "subnet-1", ["g5.xlarge", "p4d.24xlarge"])
+    return parallelcluster.dry_run(program, PLACE, PLAN, "ami-1", "subnet-1", ["g5.xlarge", "p4d.24xlarge"])
 
 
 def test_a_cluster_of_the_ami_is_asked_for_in_the_place(cli: Any, tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ def test_another_answer_is_an_error_and_no_acceptance(cli: Any, answer: str, err
 def test_without_pcluster_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PCLUSTER", raising=False)
     monkeypatch.setenv("PATH", os.defpath)
-    assert pcluster.program() is None
+    assert parallelcluster.program() is None
     monkeypatch.setenv("PCLUSTER", "")
-    monkeypatch.setattr(pcluster.shutil, "which", lambda _name: "/usr/bin/pcluster")  # type: ignore[attr-defined]
-    assert pcluster.program() is None
+    monkeypatch.setattr(parallelcluster.shutil, "which", lambda _name: "/usr/bin/pcluster")  # type: ignore[attr-defined]
+    assert parallelcluster.program() is None
     ParallelCluster().require(PLAN, None, "")  # type: ignore[arg-type]
 
 

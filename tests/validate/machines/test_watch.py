@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError
-from gpu_ami.validate.machines import watch
-from gpu_ami.validate.machines.watch import Watch, trouble
+from gpu_ami.validate.machines import console
+from gpu_ami.validate.machines.console import Watch, trouble
 
 
 def instance(state: str, code: str = "", message: str = "") -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Ec2:
 
 
 def test_trouble_is_reported_once_and_a_refused_poll_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(console, "POLL_SECONDS", 0.01)
     seen, reported = list[str](), threading.Event()
 
     def report(reason: str) -> None:
@@ -65,7 +65,7 @@ def test_trouble_is_reported_once_and_a_refused_poll_is_repeated(monkeypatch: py
 
 
 def test_nothing_is_reported_of_a_machine_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(console, "POLL_SECONDS", 0.01)
     ec2: Any = Ec2(instance("running"))
     with Watch(ec2, "i-1", pytest.fail) as looking:
         looking._ended.wait(0.1)
