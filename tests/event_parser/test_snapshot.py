@@ -129,6 +129,7 @@ def test_remapper_that_does_not_answer_is_unknown(bench: Bench, rows: str) -> No
         "<product_architecture>Turing</product_architecture>",
         "<product_architecture>Ada Lovelace</product_architecture>"
         "<gpu_virtualization_mode><virtualization_mode>VGPU</virtualization_mode></gpu_virtualization_mode>",
+        "<product_architecture>Ampere</product_architecture><mig_mode><current_mig>Enabled</current_mig></mig_mode>",
     ],
 )
 def test_gpu_without_a_row_remapper_is_healthy_and_publishes_no_row(bench: Bench, board: str) -> None:
@@ -144,3 +145,18 @@ def test_known_fault_of_a_gpu_with_unknown_values_is_kept(bench: Bench) -> None:
     )
     (gpu,) = answers(bench, f"<nvidia_smi_log>{failed}</nvidia_smi_log>")
     assert (gpu["RowRemapFailure"], gpu["RecoveryUnknown"], gpu["action"]) == (1, 1, "ISOLATE")
+
+
+@pytest.mark.parametrize(
+    ("repair", "value", "action", "severity"),
+    [
+        ("channel_repair_pending", "No", "IGNORE", "info"),
+        ("channel_repair_pending", "Yes", "SCHEDULE_RESET", "critical"),
+        ("tpc_repair_pending", "Yes", "SCHEDULE_RESET", "critical"),
+        ("unrepairable_memory", "Yes", "ISOLATE", "fatal"),
+    ],
+)
+def test_repair_that_a_gpu_waits_for(bench: Bench, repair: str, value: str, action: str, severity: str) -> None:
+    text = f"<product_architecture>Turing</product_architecture><ecc_errors><{repair}>{value}</{repair}></ecc_errors>"
+    (gpu,) = answers(bench, f'<nvidia_smi_log><gpu id="0000:1E:00.0">{text}</gpu></nvidia_smi_log>')
+    assert (gpu["action"], gpu["severity"], gpu.get(repair)) == (action, severity, "Yes" if value == "Yes" else None)

@@ -11,7 +11,7 @@ import pytest
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import ContainerToolkit, PlanDocument, section
-from validator.probes import MachineUnderTest, containers, packages, require_driver
+from validator.probes import MachineUnderTest, containers, nvidia_smi, packages, require_driver
 
 pytestmark = [pytest.mark.planned("container_toolkit"), pytest.mark.beside_live]
 
@@ -149,7 +149,8 @@ def test_runtime_reads_cdi(host: Any, plan: PlanDocument, observe: Observe) -> N
 
 @pytest.fixture(scope="module")
 def started(host: Any, plan: PlanDocument, machine: MachineUnderTest) -> containers.Started:
-    """The containers run once. UNPROVEN without a driver or GPUs, and on a node that was not configured yet."""
+    """The containers run once. UNPROVEN without a driver or GPUs, on a node that was not configured yet, and with MIG:
+    CUDA uses one MIG device a process, and a container that asks for all has no full GPU."""
     planned = section(plan, "container_toolkit", ContainerToolkit)
     if not planned_instance_type(plan, machine.instance_type)["gpu_count"]:
         unproven(f"{machine.instance_type} has no GPU")
@@ -160,6 +161,11 @@ def started(host: Any, plan: PlanDocument, machine: MachineUnderTest) -> contain
     uuids = [line.strip().removeprefix("GPU-") for line in listed.stdout.splitlines() if line.startswith("GPU-")]
     if listed.rc != 0 or not uuids:
         unproven("nvidia-smi does not answer: see nvidia_driver::test_every_promised_gpu_is_there")
+    if divided := _divided(host, machine):
+        indices = ", ".join(str(gpu.index) for gpu in divided)
+        unproven(
+            f"GPU {indices} in MIG mode: containers are tried on full GPUs; see test_cdi_lists_every_gpu and compute"
+        )
     runtime = containers.runtime(host)
     try:
         return containers.Started(containers.probe(host, planned["runtime"]), "", uuids, runtime)
@@ -245,21 +251,39 @@ def test_specification_is_written_at_boot(host: Any, plan: PlanDocument, observe
 
 @pytest.mark.tier("T3")
 def test_cdi_lists_every_gpu(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
-    """CDI lists each GPU of the instance type by index and by UUID, and the device `all`."""
+    """CDI lists each GPU of the instance type by index and by UUID, and the device `all`.
+
+    Of a GPU in MIG mode it lists the MIG devices instead, as `0:1` and by UUID: nvidia-ctk leaves the GPU itself out.
+    """
     _require_cdi(plan)
     count = planned_instance_type(plan, machine.instance_type)["gpu_count"]
     done = host.run("nvidia-ctk cdi list")
     names = re.findall(rf"^{re.escape(_CDI)}=(\S+)$", done.stdout, re.MULTILINE)
-    observe(names, f"0 to {count - 1}, their UUIDs, all")
-    expected = {str(index) for index in range(count)} | ({"all"} if count else set())
+    divided = {gpu.index: len(gpu.migs) for gpu in _divided(host, machine)}
+    expected = {str(index) for index in range(count) if index not in divided} | ({"all"} if count else set())
+    expected |= {f"{index}:{number}" for index, migs in divided.items() for number in range(migs)}
+    uuids = [name for name in names if name.startswith(("GPU-", "MIG-"))]
+    devices = len(expected - {"all"})
+    shown = f"{count} GPUs" + (f", {len(divided)} of them in MIG mode" if divided else "")
+    observe(names, f"{', '.join(sorted(expected - {'all'})) or 'none'}, their UUIDs, all")
     missing = sorted(expected - set(names))
-    unexpected = sorted(name for name in names if name.isdecimal() and name not in expected)
-    uuids = [name for name in names if name.startswith("GPU-")]
-    if missing or unexpected or len(uuids) != count:
+    unexpected = sorted(set(names) - expected - set(uuids))
+    if missing or unexpected or len(uuids) != devices:
         observe.fail(
-            f"nvidia-ctk cdi list: {machine.instance_type} has {count} GPUs; missing {', '.join(missing) or 'none'}, "
+            f"nvidia-ctk cdi list: {machine.instance_type} has {shown}; missing {', '.join(missing) or 'none'}, "
             f"unexpected {', '.join(unexpected) or 'none'}, {len(uuids)} by UUID"
         )
+
+
+def _divided(host: Any, machine: MachineUnderTest) -> list[nvidia_smi.Listed]:
+    """The GPUs in MIG mode with their MIG devices; [] where nvidia-smi does not answer, as another check says."""
+    try:
+        on = {gpu.index for gpu in machine.gpus if gpu.mig == "Enabled"}
+    except ValueError:
+        return []
+    return (
+        [gpu for gpu in nvidia_smi.listed(host.run("nvidia-smi -L", pure=True).stdout) if gpu.index in on] if on else []
+    )
 
 
 @pytest.mark.tier("T3")

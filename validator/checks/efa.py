@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,22 +13,18 @@ from validator.checks import ofi_nccl
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import Efa, NvidiaDriver, PlanDocument, section
-from validator.probes import MachineUnderTest, hardware, kernel_modules, packages, shared_libraries
+from validator.probes import MachineUnderTest, hardware, kernel_modules, packages, rdma, shared_libraries
 
 pytestmark = [pytest.mark.planned("efa"), pytest.mark.beside_live]
 
 RECORD = "/opt/amazon/efa_installed_packages"
 _PEERMEM, _PEERMEM_PACKAGE = "efa_nv_peermem", "efa-nv-peermem"
-_P2P = (
-    'for d in /sys/class/infiniband/*; do [ -d "$d" ] && echo "${d##*/} $(cat "$d/device/p2p" 2>/dev/null)"; done; true'
-)
 # Instance types whose adapters reach GPU memory (EC2 user guide, EFA, GPUDirect RDMA; read 2026-11-25).
 _GPUDIRECT = re.compile(r"p[4-9]")
 # Directly, or through efa_nv_peermem (amzn-drivers, efa_p2p.c and efa_nvmem_v1.c).
 _NVIDIA_PROVIDERS = ("NVIDIA", "NVIDIA peermem")
 _LIBFABRIC = "/opt/amazon/efa/lib/libfabric.so.1"
 _FI_INFO = "/opt/amazon/efa/bin/fi_info"
-_NODES = "ls -1 /dev/infiniband 2>/dev/null | grep -c '^uverbs[0-9]' || true"
 
 
 @dataclass(frozen=True)
@@ -228,11 +225,10 @@ def test_adapters_reach_gpu_memory(host: Any, plan: PlanDocument, machine: Machi
     if not promised["efa_interfaces"] or not promised["gpu_count"]:
         unproven(f"{machine.instance_type} has no EFA adapter beside a GPU")
     hardware.require_board(host, plan)
-    rows = [line.split(None, 1) for line in host.run(_P2P).stdout.splitlines()]
-    providers = {row[0]: row[1].strip() if len(row) > 1 else "none" for row in rows if row}
+    providers = {device.name: device.p2p or "none" for device in rdma.efa_devices(host)}
     observe(providers, "NVIDIA")
     if not providers:
-        unproven("no RDMA device: see test_every_promised_adapter_is_there")
+        unproven("no EFA device: see test_every_promised_adapter_is_there")
     wrong = [f"{name}: {provider}" for name, provider in providers.items() if provider not in _NVIDIA_PROVIDERS]
     if wrong and not _GPUDIRECT.match(machine.instance_type):
         unproven(f"device/p2p: {'; '.join(wrong)}; AWS documents GPUDirect RDMA for P4d and later P types alone")
@@ -246,10 +242,12 @@ def test_every_promised_adapter_is_there(
 ) -> None:
     """Device nodes, RDMA devices and libfabric show every adapter of the instance type, and the same ones."""
     promised = planned_instance_type(plan, machine.instance_type)["efa_interfaces"]
-    sysfs = sorted(host.run("ls -1 /sys/class/infiniband").stdout.split())
-    adapters = {"/sys/class/infiniband": sysfs} | _rdma_devices(host, plan)
-    nodes = int(output(host, _NODES).strip() or 0)
-    observe(adapters | {"/dev/infiniband/uverbs*": nodes}, promised)
+    devices = rdma.devices(host)
+    others = {device.name: device.driver for device in devices if not device.is_efa}
+    adapters = {"/sys/class/infiniband": [device.name for device in devices if device.is_efa]}
+    adapters |= _rdma_devices(host, plan, others)
+    nodes = sum(device.node != "" for device in devices if device.is_efa)
+    observe(adapters | {"/dev/infiniband/uverbs*": nodes} | ({"not EFA": others} if others else {}), promised)
     wrong = [f"{len(names)} in {source}" for source, names in adapters.items() if len(names) != promised]
     wrong += [f"{nodes} in /dev/infiniband/uverbs*"] if nodes != promised else []
     if wrong:
@@ -261,10 +259,11 @@ def test_every_promised_adapter_is_there(
         observe.fail(f"sources show different adapters: {adapters}")
 
 
-def _rdma_devices(host: Any, plan: PlanDocument) -> dict[str, list[str]]:
-    """Adapters that rdma-core's tools show and, in mode full, libfabric's."""
+def _rdma_devices(host: Any, plan: PlanDocument, others: Container[str]) -> dict[str, list[str]]:
+    """Adapters that rdma-core's tools show, without the other RDMA devices, and in mode full libfabric's."""
     shown = host.run("ibv_devices").stdout.splitlines()
-    adapters = {"ibv_devices": sorted(line.split()[0] for line in shown[2:] if line.strip())}
+    names = [line.split()[0] for line in shown[2:] if line.strip()]
+    adapters = {"ibv_devices": sorted(name for name in names if name not in others)}
     if section(plan, "efa", Efa).get("mode", "full") == "full":
         listed = host.run(f"{_FI_INFO} -p efa").stdout
         domains = re.findall(r"^\s*domain: (\S+?)-(?:rdm|dgrm)$", listed, re.MULTILINE)

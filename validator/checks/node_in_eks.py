@@ -22,7 +22,7 @@ from validator.cloudwatch import CloudWatch
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import NodeRole, PlanDocument, section
-from validator.probes import MachineUnderTest, containers
+from validator.probes import MachineUnderTest, containers, rdma
 from validator.probes.agent import injected_xids
 from validator.probes.cluster import eks_node, joined, kubernetes
 
@@ -259,7 +259,7 @@ def test_every_efa_interface_is_allocatable(
     if not planned:
         unproven(f"{machine.instance_type} has no EFA interface")
     node = found.require()
-    attached = len(output(host, "ls /sys/class/infiniband 2>/dev/null || true").split())
+    attached = len(rdma.efa_devices(host))
     count = eks_node.allocatable(node, eks_node.EFA)
     if count is None:
         unproven(f"no {eks_node.EFA} on the node: the cluster has no EFA device plug-in; attached: {attached}")

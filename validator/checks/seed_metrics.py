@@ -11,7 +11,7 @@ import pytest
 from validator.cloudwatch import CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest
+from validator.probes import MachineUnderTest, rdma
 from validator.probes.agent import log as agent_log
 from validator.probes.agent import way_out
 from validator.remote import readings
@@ -58,8 +58,10 @@ def expected_series(host: Any, instance_id: str, instance_type: str) -> dict[Ser
                 exact = reading.number_or_none() if metric == "Uncorr_ecc" else None
                 _add(series, "AcceleratorMetrics", metric, own, "AcceleratorIndex", exact)
     version, *rows = host.run(_COUNTERS % " ".join(_EFA.values())).stdout.splitlines() or [""]
-    names = sorted({row.split()[0] for row in rows})
-    for name, file in (row.split() for row in rows):
+    adapters = {device.name for device in rdma.efa_devices(host)} if rows else set()
+    counters = [(name, file) for name, file in (row.split() for row in rows) if name in adapters]
+    names = sorted({name for name, _ in counters})
+    for name, file in counters:
         own = identity | {"EFAIndex": str(names.index(name)), "EFAName": name, "EFADriver": version.strip()}
         metric = next(metric for metric, counter in _EFA.items() if counter == file)
         _add(series, "EFAMetrics", metric, own, "EFAIndex", None)

@@ -17,7 +17,7 @@ from validator.observe import output as output_of
 from validator.pci import PCI_LIST
 from validator.plan import planned_instance_type
 from validator.plan_document import Efa, PlanDocument, section
-from validator.probes import MachineUnderTest
+from validator.probes import MachineUnderTest, rdma
 from validator.probes import hardware as probe
 from validator.probes.cluster import nccl_tests, nodes, open_mpi
 
@@ -43,6 +43,7 @@ cd "${1:-/sys/class}" || exit
 for device in infiniband/*; do
   counters=$device/ports/1/hw_counters
   [ -r "$counters/tx_bytes" ] || continue
+  case "$(readlink "$device/device/driver")" in */efa | '') ;; *) continue ;; esac  # not the bridges of a P6
   total=0
   for name in tx_bytes rdma_write_bytes rdma_read_resp_bytes; do
     [ ! -r "$counters/$name" ] || total=$((total + $(cat "$counters/$name")))
@@ -180,8 +181,8 @@ def adapters(plan: PlanDocument, machine: MachineUnderTest, together: nodes.Toge
     promised = planned_instance_type(plan, machine.instance_type)["efa_interfaces"]
     if not promised:
         unproven(f"no EFA device: {machine.instance_type} has none")
-    driver = together.members[0].run("readlink /sys/class/infiniband/*/device/driver").text
-    if "/efa" not in driver:
+    drivers = together.members[0].run("readlink /sys/class/infiniband/*/device/driver").text.split()
+    if not any(driver.endswith("/bus/pci/drivers/efa") for driver in drivers):
         unproven("no EFA device: no adapter of this machine is on the PCI bus with the driver efa")
     return int(promised)
 
@@ -201,7 +202,7 @@ def test_libfabric_has_endpoints_of_every_adapter(
     for member in together.members:
         listed = _judged(together, observe, lambda m=member: m.run(f"{_FI_INFO} -p efa", _STEP_SECONDS)).text  # type: ignore[misc]
         counts = {kind: listed.count(f"type: FI_EP_{kind}") for kind in ("RDM", "DGRAM")}
-        peers = member.run("cat /sys/class/infiniband/*/device/p2p").text.split()
+        peers = [device.p2p for device in rdma.read(member.run(rdma.LIST).text) if device.is_efa]
         seen[member.name] = counts | {"p2p": peers}
         wrong += [f"{member.name}: {count} endpoints {kind}" for kind, count in counts.items() if count < adapters]
         if group.gpu_direct and (set(peers) - {"NVIDIA"} or len(peers) < adapters):

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import csv
-import re
 from typing import Any
 
 import pytest
 
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument, Tuning, section
-from validator.probes import MachineUnderTest, hardware
+from validator.probes import MachineUnderTest, hardware, nvidia_smi
 
 pytestmark = [pytest.mark.planned("tuning"), pytest.mark.beside_live]
 
 
 def divisions(listed: str) -> dict[int, list[str]]:
     """GPU index to the profiles of its MIG devices, from `nvidia-smi -L`."""
-    profiles: dict[int, list[str]] = {}
-    for line in listed.splitlines():
-        gpu, device = re.match(r"GPU (\d+):", line), re.match(r"\s+MIG (\S+)\s+Device", line)
-        if gpu:
-            profiles[int(gpu[1])] = []
-        elif device and profiles:
-            profiles[max(profiles)].append(device[1])
-    return profiles
+    return {gpu.index: [profile for profile, _ in gpu.migs] for gpu in nvidia_smi.listed(listed)}
 
 
 @pytest.mark.planned("tuning.memlock")

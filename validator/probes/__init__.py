@@ -5,6 +5,7 @@ compute              what the compute probe says of each GPU
 containers           what containers with GPUs see, and the configuration that containerd runs with
 hardware             PCI devices, GPUs and links, compared with the plan and a golden file
 nvidia_smi           `nvidia-smi -q -x` as numbers
+rdma                 RDMA devices, and which of them are EFAs
 fabric               how far the fabric manager is, and what its log says
 unpackaged           files that no package owns, and which of them are expected
 alternatives         programs that packages registered with update-alternatives

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
 
 from validator.remote import readings
@@ -70,6 +70,28 @@ class Gpu:
     unread: frozenset[str] = frozenset()
     fabric: str = ""
     fabric_faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A GPU in `nvidia-smi -L`. migs: (profile, UUID) of each of its MIG devices, in their order."""
+
+    index: int
+    uuid: str
+    migs: tuple[tuple[str, str], ...] = ()
+
+
+def listed(text: str) -> list[Listed]:
+    """The GPUs in the output of `nvidia-smi -L`."""
+    gpus: list[Listed] = []
+    for line in text.splitlines():
+        gpu = re.match(r"GPU (\d+): .*\(UUID: (\S+)\)", line)
+        device = re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (\S+)\)", line)
+        if gpu:
+            gpus.append(Listed(int(gpu[1]), gpu[2]))
+        elif device and gpus:
+            gpus[-1] = replace(gpus[-1], migs=(*gpus[-1].migs, (device[1], device[2])))
+    return gpus
 
 
 def read(xml: str) -> list[Gpu]:

@@ -63,7 +63,6 @@ _SLOWDOWNS = {
     "hw_slowdown": "action", "hw_thermal_slowdown": "action", "hw_power_brake_slowdown": "action",
     "sw_thermal_slowdown": "watch",
 }  # fmt: skip
-_LINK_COUNTER = re.compile(r"^\s*Link (\d+): ([A-Za-z][A-Za-z ]*): (\S.*?)\s*$")
 _LINK_FAILED = "Link recovery failed events"
 _EFA_TROUBLE = re.compile(r"_err$|^rx_drops$|^(retrans_timeout|impaired_remote_conn|unresponsive_remote)_events$")
 _NO_COUNTER = ("lifespan",)  # a setting; some kernels refuse to show it
@@ -224,6 +223,10 @@ def _gpu_findings(row: Record, gpu: ElementTree.Element) -> Iterator[Finding]:
         yield _finding("action", subject, "the threshold of uncorrectable SRAM errors is exceeded", "isolate")
     if "Yes" in (gpu.findtext("retired_pages/pending_" + name) for name in ("retirement", "blacklist")):
         yield _finding("action", subject, "a page retirement is pending", "schedule_reboot")
+    for text in readings.mig_errors(gpu):
+        yield _finding("action", subject, text + " errors since the driver was loaded", "reboot")
+    for kind, text in readings.repairs(gpu):
+        yield _finding("action", subject, text, kind)
     for reason in row["slowdowns"]:
         if reason in _SLOWDOWNS:
             yield _finding(_SLOWDOWNS[reason], subject, "clocks are lowered: " + reason, "check_cooling")
@@ -235,20 +238,32 @@ def _gpu_findings(row: Record, gpu: ElementTree.Element) -> Iterator[Finding]:
 
 def nvlink(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Error counters of the NVLinks since the driver was loaded. Single recovered errors belong to normal operation."""
-    subject, data, findings = "", {}, []  # type: str, Dict[str, Dict[str, int]], List[Finding]
-    for line in machine.run("nvidia-smi", "nvlink", "-e").splitlines():
-        heading, counter = re.match(r"GPU (\d+): ", line), _LINK_COUNTER.match(line)
+    data, findings = {}, []  # type: Dict[str, Dict[str, int]], List[Finding]
+    printed = machine.run("nvidia-smi", "nvlink", "-e")
+    for line in printed.splitlines():
+        heading = re.match(r"GPU (\d+): ", line)
         if heading:
-            subject = "GPU " + heading.group(1)
-            data.setdefault(subject, {})
-        elif readings.is_error(line) or (counter and readings.is_error(counter.group(3))):
-            findings.append(_finding("action", subject or "NVLink", "link counters: " + line.strip(), "unknown"))
-        elif counter and subject and counter.group(3).isdigit():
-            link, name, value = counter.group(1), counter.group(2), int(counter.group(3))
-            data[subject][name] = data[subject].get(name, 0) + value
-            if value:
-                level, kind = ("action", "check_link") if name == _LINK_FAILED else ("watch", "monitor")
-                findings.append(_finding(level, "%s link %s" % (subject, link), "%s: %d" % (name, value), kind))
+            data.setdefault("GPU " + heading.group(1), {})
+        elif readings.is_error(line):
+            subject = next(reversed(list(data)), "NVLink")
+            findings.append(_finding("action", subject, "link counters: " + line.strip(), "unknown"))
+    for counter in readings.link_counters(printed):
+        gpu = "GPU %d" % counter.gpu
+        subject, fault = "%s link %d" % (gpu, counter.link), counter.fault()
+        if counter.value is not None:
+            data[gpu][counter.name] = data[gpu].get(counter.name, 0) + counter.value
+        if counter.is_unknown():
+            text = "link counters: Link %d: %s: %s" % (counter.link, counter.name, counter.text)
+            findings.append(_finding("action", gpu, text, "unknown"))
+        elif fault:
+            failed = counter.name == _LINK_FAILED or counter.value is None
+            level, kind = ("action", "check_link") if failed else ("watch", "monitor")
+            findings.append(_finding(level, subject, fault, kind))
+    states = ""
+    with contextlib.suppress(Unanswered):
+        states = machine.run("nvidia-smi", "nvlink", "-s")
+    for number, text in readings.inactive_links(states or printed).items():
+        findings.append(_finding("action", "GPU %d" % number, text, "check_link"))
     return data, findings
 
 
@@ -375,8 +390,7 @@ def _configuration(machine: Machine, state: Record) -> List[Finding]:
 def efa(machine: Machine) -> Tuple[Any, List[Finding]]:
     """State and hardware counters of each EFA device, since its driver was loaded."""
     base, rows, findings = "/sys/class/infiniband", {}, []  # type: str, Dict[str, Record], List[Finding]
-    devices = sorted(os.listdir(machine.root + base)) if os.path.isdir(machine.root + base) else []
-    for device in devices:
+    for device in readings.efa_devices(machine.root):
         port = "%s/%s/ports/1" % (base, device)
         counters = {}  # type: Dict[str, int]
         for folder in (port + "/hw_counters", "%s/%s/hw_counters" % (base, device)):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import FakeMachine, Judge
+from tests.validator.checks.conftest import METADATA, FakeMachine, Judge
 from validator.checks import container_toolkit as toolkit
 from validator.plan import as_plan
 from validator.plan_document import PlanDocument
-from validator.probes import compute, containers
+from validator.probes import compute, containers, nvidia_smi
 from validator.probes.containers import Started
 
 SECTION = {
@@ -297,6 +297,13 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         "FAIL",
         "nvidia-ctk cdi list: g5.12xlarge has 2 GPUs; missing none, unexpected 2, 2 by UUID",
     ),
+    (
+        toolkit.test_cdi_lists_every_gpu,
+        {"nvidia-ctk cdi list": NAMES + "nvidia.com/gpu=0:0\n"},
+        plan(),
+        "FAIL",
+        "unexpected 0:0, 2 by UUID",
+    ),
     (toolkit.test_cdi_lists_every_gpu, {"nvidia-ctk cdi list": (1, "")}, plan(), "FAIL", "missing 0, 1, all"),
     (toolkit.test_device_nodes_are_there, {"for*": SPECIFICATION, "ls*": NODES}, plan(), "PASS", ""),
     (
@@ -554,3 +561,30 @@ def test_containers_say_in_which_mode_they_got_their_gpus() -> None:
         "runtime nvidia, mode cdi",
     ]
     assert native.text("cdi")[1] == "--device nvidia.com/gpu=all"
+
+
+# `nvidia-smi -L` and `nvidia-ctk cdi list` of two GPUs, the first divided: nvidia-ctk leaves out a GPU in MIG mode
+# (pkg/nvcdi/lib-nvml.go, d34b3046).
+DIVIDED = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0a)
+  MIG 3g.20gb     Device  0: (UUID: MIG-0a0)
+  MIG 3g.20gb     Device  1: (UUID: MIG-0a1)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1b)
+"""
+RIGHT = "".join(f"nvidia.com/gpu={name}\n" for name in ("0:0", "0:1", "1", "GPU-1b", "MIG-0a0", "MIG-0a1", "all"))
+
+
+@pytest.mark.parametrize(
+    ("names", "verdict", "message"),
+    [
+        (RIGHT, "PASS", ""),
+        (NAMES, "FAIL", "2 GPUs, 1 of them in MIG mode; missing 0:0, 0:1, unexpected 0, 2 by UUID"),
+        (RIGHT.replace("nvidia.com/gpu=0:1\n", ""), "FAIL", "missing 0:1, unexpected none, 3 by UUID"),
+        (RIGHT.replace("nvidia.com/gpu=MIG-0a1\n", ""), "FAIL", "missing none, unexpected none, 2 by UUID"),
+    ],
+)
+def test_cdi_lists_mig_devices_in_place_of_their_gpu(judge: Judge, names: str, verdict: str, message: str) -> None:
+    gpus = [nvidia_smi.Gpu(index, "", "", "", "", {}, mig=mode) for index, mode in enumerate(("Enabled", "Disabled"))]
+    machine = FakeMachine(METADATA, gpus=tuple(gpus))
+    table = {"nvidia-ctk cdi list": names, "nvidia-smi -L": DIVIDED}
+    found = judge(toolkit.test_cdi_lists_every_gpu, table, plan=plan(), machine=machine)
+    assert (found.verdict, message in found.message) == (verdict, True), found

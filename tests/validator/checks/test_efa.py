@@ -33,9 +33,15 @@ RPM = "rdma-core 0:54.0-1.amzn2023\nefa 0:2.13.0-1.amzn2023\n"
 LOCKS = "rdma-core-0:54.0-1.amzn2023.*\nefa-0:2.13.0-1.amzn2023.*\n"
 VERBS = "    device          \t   node GUID\n    ------\t---\n    rdmap0s0        \t00\n    rdmap1s0\t00\n"
 DOMAINS = "".join(f"provider: efa\n    domain: rdmap{n}s0-{kind}\n" for n in (0, 1) for kind in ("rdm", "dgrm"))
+EFA_DRIVER = "../../../../bus/pci/drivers/efa"
+DEVICES = f"device|rdmap0s0|{EFA_DRIVER}|NVIDIA\ndevice|rdmap1s0|{EFA_DRIVER}|NVIDIA\n"
+NODES = "node|uverbs0|rdmap0s0|\nnode|uverbs1|rdmap1s0|\n"
+# The InfiniBand ports of a p6-b200 (sagemaker-hyperpod-cli#282, read 2026-11-27): two ConnectX bridges beside the EFAs.
+BRIDGES = "".join(
+    f"device|ibp11{n}s0f0|../../../../bus/pci/drivers/mlx5_core|\nnode|uverbs{n}|ibp11{n}s0f0|\n" for n in (5, 6)
+)
 ADAPTERS = {
-    "ls -1 /sys*": "rdmap0s0\nrdmap1s0\n",
-    "ls -1 /dev/infiniband*": "2\n",
+    "for d in*": DEVICES + NODES,
     "ibv_devices": VERBS,
     "*fi_info -p*": DOMAINS,
 }
@@ -198,7 +204,8 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (efa.test_every_promised_adapter_is_there, MINIMAL, {k: v for k, v in ADAPTERS.items() if "fi_info" not in k},
      "PASS", ""),
     (
-        efa.test_every_promised_adapter_is_there, FULL, ADAPTERS | {"ls -1 /dev/infiniband*": "1\n"}, "FAIL",
+        efa.test_every_promised_adapter_is_there, FULL,
+        ADAPTERS | {"for d in*": DEVICES + NODES.partition("\n")[0]}, "FAIL",
         "adapters of g5.12xlarge: expected 2, got 1 in /dev/infiniband/uverbs* (adapters are",
     ),
     (
@@ -206,8 +213,17 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
         "FAIL", "expected 2, got 0 in fi_info -p efa",
     ),
     (
-        efa.test_every_promised_adapter_is_there, FULL, ADAPTERS | {"ls -1 /sys*": "rdmap0s0\nrdmap9s0\n"}, "FAIL",
+        efa.test_every_promised_adapter_is_there, FULL,
+        ADAPTERS | {"for d in*": (DEVICES + NODES).replace("rdmap1s0", "rdmap9s0")}, "FAIL",
         "sources show different adapters:",
+    ),
+    (efa.test_every_promised_adapter_is_there, FULL,
+     ADAPTERS | {"for d in*": DEVICES + BRIDGES + NODES, "ibv_devices": VERBS + " ibp115s0f0 00\n ibp116s0f0 00\n"},
+     "PASS", ""),
+    (
+        efa.test_every_promised_adapter_is_there, FULL,
+        ADAPTERS | {"for d in*": DEVICES.splitlines()[0] + "\n" + BRIDGES + NODES},
+        "FAIL", "expected 2, got 1 in /sys/class/infiniband",
     ),
 ]  # fmt: skip
 
@@ -221,12 +237,12 @@ def test_efa(judge: Judge, check: Any, given: PlanDocument, table: dict[str, Any
 @pytest.mark.parametrize(
     ("instance_type", "listed", "verdict", "message"),
     [
-        ("p4d.24xlarge", "rdmap0s0 NVIDIA\nrdmap1s0 NVIDIA peermem\n", "PASS", ""),
-        ("p4d.24xlarge", "rdmap0s0 NVIDIA\nrdmap1s0 \n", "FAIL", "device/p2p: expected NVIDIA, got rdmap1s0: none"),
-        ("p4d.24xlarge", "rdmap0s0 NEURON\n", "FAIL", "device/p2p: expected NVIDIA, got rdmap0s0: NEURON"),
-        ("p4d.24xlarge", "", "UNPROVEN", "no RDMA device"),
-        ("g5.12xlarge", "rdmap0s0 NVIDIA\n", "PASS", ""),
-        ("g5.12xlarge", "rdmap0s0 \n", "UNPROVEN", "device/p2p: rdmap0s0: none; AWS documents GPUDirect RDMA for P4d"),
+        ("p4d.24xlarge", "rdmap0s0|NVIDIA\nrdmap1s0|NVIDIA peermem\n", "PASS", ""),
+        ("p4d.24xlarge", "rdmap0s0|NVIDIA\nrdmap1s0|\n", "FAIL", "device/p2p: expected NVIDIA, got rdmap1s0: none"),
+        ("p4d.24xlarge", "rdmap0s0|NEURON\n", "FAIL", "device/p2p: expected NVIDIA, got rdmap0s0: NEURON"),
+        ("p4d.24xlarge", "", "UNPROVEN", "no EFA device"),
+        ("g5.12xlarge", "rdmap0s0|NVIDIA\n", "PASS", ""),
+        ("g5.12xlarge", "rdmap0s0|\n", "UNPROVEN", "device/p2p: rdmap0s0: none; AWS documents GPUDirect RDMA for P4d"),
         ("inf2.xlarge", "", "UNPROVEN", "inf2.xlarge has no EFA adapter beside a GPU"),
     ],
 )
@@ -234,19 +250,18 @@ def test_gpu_memory_is_reached(judge: Judge, instance_type: str, listed: str, ve
     types = [*(dict(row, gpu_count=4) for row in TYPES), {"name": "p4d.24xlarge", "efa_interfaces": 4, "gpu_count": 8}]
     machine = FakeMachine(METADATA, instance_type=instance_type)
     given = as_plan({**WITH_DRIVER, "instance_types": types})
-    found = judge(efa.test_adapters_reach_gpu_memory, {"for d in*": listed}, plan=given, machine=machine)
+    rows = "".join(f"device|{row.replace('|', f'|{EFA_DRIVER}|')}\n" for row in listed.splitlines())
+    found = judge(efa.test_adapters_reach_gpu_memory, {"for d in*": rows + BRIDGES}, plan=given, machine=machine)
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
 def test_instance_type_without_adapters_must_show_none(judge: Judge) -> None:
     machine = FakeMachine(METADATA, instance_type="inf2.xlarge")
     none = {
-        "ls*": "",
-        "ls -1 /dev*": "0\n",
+        "for d in*": "",
         "ibv_devices": VERBS.split("    rdmap")[0],
         "*fi_info*": (61, "", "no data"),
     }
-    none = {"ls -1 /dev*": "0\n"} | none
     assert judge(efa.test_every_promised_adapter_is_there, none, plan=FULL, machine=machine).verdict == "PASS"
     there = judge(efa.test_every_promised_adapter_is_there, ADAPTERS, plan=FULL, machine=machine)
     assert "EFA adapters of inf2.xlarge: expected 0, got 2 in" in there.message

@@ -322,7 +322,9 @@ def test_efa(judge: Judge, efa: int, registered: str | None, verdict: str, messa
     node = a_node()
     if registered:
         node["status"]["allocatable"]["vpc.amazonaws.com/efa"] = registered
-    table = {"ls /sys/class/infiniband *": "rdmap0s6\nrdmap16s27\n"}
+    table = {
+        "for d in /sys/class/infiniband*": "device|rdmap0s6|x/efa|\ndevice|rdmap16s27|x/efa|\ndevice|ibp5|x/mlx5|\n"
+    }
     judged = judge(checks.test_every_efa_interface_is_allocatable, table, plan=plan(efa=efa), found=Found(node))
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 

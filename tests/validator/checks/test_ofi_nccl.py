@@ -20,6 +20,11 @@ LINKED = {
     "ldconfig*": ROW.format(OURS) + ROW.replace("net.so", "net-ofi.so").format(OURS),
     "readlink*": f"{OURS}\n",
 }
+# From 1.17.0 on there are two libraries of one build in one folder, and no link.
+BOTH = {
+    "ldconfig*": ROW.format(OURS) + ROW.replace("net.so", "net-ofi.so").format(OURS.replace("net.so", "net-ofi.so")),
+    "readlink*": f"{OURS}\n{OURS.replace('net.so', 'net-ofi.so')}\n",
+}
 SAID = {"grep*": "NET/OFI Initializing aws-ofi-nccl 1.16.3\n"}
 
 VERSION = f"version `FABRIC_1.7' not found (required by {OURS})"
@@ -27,6 +32,13 @@ VERSION = f"version `FABRIC_1.7' not found (required by {OURS})"
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (ofi_nccl.test_plugin_is_the_planned_one, ONE | SAID, "PASS", ""),
     (ofi_nccl.test_plugin_is_the_planned_one, LINKED | SAID, "PASS", ""),
+    (ofi_nccl.test_plugin_is_the_planned_one, BOTH | SAID, "PASS", ""),
+    (
+        ofi_nccl.test_plugin_is_the_planned_one,
+        BOTH | {"grep*net-ofi.so": "NET/OFI Initializing aws-ofi-nccl 1.15.0\n"} | SAID,
+        "FAIL",
+        "expected one plugin on the loader path, got 2; load order is undefined",
+    ),
     (
         ofi_nccl.test_plugin_is_the_planned_one,
         ONE | {"grep*": "NET/OFI Initializing aws-ofi-nccl 1.7.4\n"},

@@ -21,7 +21,8 @@ from validator.plan import as_plan
 
 PLAN = as_plan({"event_parser": {"seed_metrics_s": 10}, "instance_types": []})
 COUNTERS = "3.3.0g\nrdmap0s6 rx_bytes\nrdmap0s6 tx_bytes\n"
-HOST = {"nvidia-smi*": ROWS, "cat /sys/module/efa*": COUNTERS}
+EFA = "device|rdmap0s6|../../../../bus/pci/drivers/efa|\n"
+HOST = {"nvidia-smi*": ROWS, "cat /sys/module/efa*": COUNTERS, "for d in*": EFA}
 RIGHT = Callable[[Series, int], float | None]
 
 

@@ -146,14 +146,25 @@ def test_a_job_without_end_is_ended_and_named(judge: Judge) -> None:
     assert judged.verdict == "FAIL" and "i-1 (10.0.0.4)" in judged.message and "240" in judged.message
 
 
+DEVICE = "device|rdmap0s6|../../../../bus/pci/drivers/efa|{}\ndevice|ibp5s0|../../../../bus/pci/drivers/mlx5_core|\n"
+
+
 @pytest.mark.parametrize(
     ("first", "verdict", "message"),
     [
-        ({"fi_info": (0, EFA_INFO), "p2p": (0, "NVIDIA\n")}, "PASS", ""),
-        ({"fi_info": (0, EFA_INFO[:20]), "p2p": (0, "NVIDIA\n")}, "FAIL", "i-1 (10.0.0.4): 0 endpoints DGRAM"),
-        ({"fi_info": (61, "fi_getinfo: -61"), "p2p": (0, "NVIDIA\n")}, "FAIL", "i-1 (10.0.0.4): 0 endpoints RDM"),
+        ({"fi_info": (0, EFA_INFO), "p2p": (0, DEVICE.format("NVIDIA"))}, "PASS", ""),
         (
-            {"fi_info": (0, EFA_INFO), "p2p": (0, "NONE\n")},
+            {"fi_info": (0, EFA_INFO[:20]), "p2p": (0, DEVICE.format("NVIDIA"))},
+            "FAIL",
+            "i-1 (10.0.0.4): 0 endpoints DGRAM",
+        ),
+        (
+            {"fi_info": (61, "fi_getinfo: -61"), "p2p": (0, DEVICE.format("NVIDIA"))},
+            "FAIL",
+            "i-1 (10.0.0.4): 0 endpoints RDM",
+        ),
+        (
+            {"fi_info": (0, EFA_INFO), "p2p": (0, DEVICE.format("NONE"))},
             "FAIL",
             "p2p of its adapters: NONE, expected NVIDIA on each",
         ),
@@ -161,7 +172,7 @@ def test_a_job_without_end_is_ended_and_named(judge: Judge) -> None:
     ],
 )
 def test_endpoints(judge: Judge, first: dict[str, Any], verdict: str, message: str) -> None:
-    together = two(first, {"fi_info": (0, EFA_INFO), "p2p": (0, "NVIDIA\n")})
+    together = two(first, {"fi_info": (0, EFA_INFO), "p2p": (0, DEVICE.format("NVIDIA"))})
     judged = judge(
         checks.test_libfabric_has_endpoints_of_every_adapter,
         {}, together=together, group=DIRECT, adapters=1, plan=as_plan(PLAN | {"efa": {"mode": "full"}}),
@@ -183,6 +194,10 @@ def test_counters_of_a_node_are_all_that_its_adapters_send(tmp_path: Path) -> No
         folder.mkdir(parents=True)
         for counter, value in values.items():
             (folder / counter).write_text(f"{value}\n")
+    bridge = tmp_path / "infiniband" / "mlx5"
+    (bridge / "ports/1/hw_counters/tx_bytes").write_text("9\n")
+    (bridge / "device").mkdir()
+    (bridge / "device/driver").symlink_to("../../../../bus/pci/drivers/mlx5_core")
     (tmp_path / "net" / "ens5" / "statistics").mkdir(parents=True)
     (tmp_path / "net" / "ens5" / "device").mkdir()
     (tmp_path / "net" / "ens5" / "statistics" / "tx_bytes").write_text("31\n")

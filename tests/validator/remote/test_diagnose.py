@@ -74,6 +74,11 @@ class Bench:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
 
+    def link(self, path: str, target: str) -> None:
+        link = self.root / path.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+
     def tool(self, name: str, script: str) -> None:
         path = self.tools / name
         path.write_text(f"#!/bin/sh\n{script}\n")
@@ -219,6 +224,11 @@ def links(gpu: str) -> str:
             [("watch", "GPU 0 link 1", "CRC Errors: 7", "monitor")],
         ),
         ("NVIDIA B300 SXM6 AC", "", "", []),
+        ("NVIDIA B300 SXM6 AC", "Symbol Errors: 0", "Raw BER Total: 1037\n\t Link 0: FEC Errors - 0: 36140749276", []),
+        (
+            "NVIDIA B300 SXM6 AC", "BER: 15e-255", "BER: 15e-9",
+            [("action", "GPU 0 link 0", "Effective BER: 15e-9, the limit is 1e-12", "check_link")],
+        ),
         (
             "NVIDIA B300 SXM6 AC", "failed events: 0", "failed events: 2",
             [("action", "GPU 0 link 0", "Link recovery failed events: 2", "check_link")],
@@ -229,7 +239,7 @@ def test_links(bench: Bench, gpu: str, zero: str, risen: str, expected: list[Any
     bench.prints("nvidia-smi", links(gpu).replace(zero, risen) if zero else links(gpu))
     document = bench.diagnose()
     assert of(document, "nvlink") == expected
-    assert len(document["probes"]["nvlink"]["data"]["GPU 0"]) in (3, 9)
+    assert len(document["probes"]["nvlink"]["data"]["GPU 0"]) in (3, 9, 10)
 
 
 def test_real_nvidia_smi_without_a_driver(bench: Bench) -> None:
@@ -366,8 +376,11 @@ def test_efa_counters(bench: Bench) -> None:
         bench.file(f"{port}/hw_counters/{name}", value + "\n")
     bench.file(f"{port}/state", "4: ACTIVE\n")
     bench.file("/sys/class/infiniband/rdmap1s6/ports/1/state", "1: DOWN\n")
-    for name in ("rdmap1s6", "rdmap2s6"):
+    for name in ("rdmap1s6", "rdmap2s6", "ibp198s0f0"):
         bench.file(f"/sys/class/infiniband/{name}/ports/1/hw_counters/rx_bytes", "0\n")
+        driver = "mlx5_core" if name.startswith("ibp") else "efa"
+        bench.link(f"/sys/class/infiniband/{name}/device/driver", f"../../../../bus/pci/drivers/{driver}")
+    bench.file("/sys/class/infiniband/ibp198s0f0/ports/1/state", "2: INIT\n")
     document = bench.diagnose()
     assert document["probes"]["efa"]["data"]["rdmap0s6"] == {
         "state": "4: ACTIVE", "counters": {"rx_bytes": 77, "rx_drops": 0, "rdma_read_wr_err": 4, "retrans_bytes": 9},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, Optional, Tuple
 
+from . import readings
+
 # ctrl2080gpu.h, NV2080_CTRL_GPU_RECOVERY_ACTION_*: (name, severity, action). R610 changed the labels, not the numbers.
 RECOVERY_ACTIONS = {
     0: ("none", "info", "IGNORE"),
@@ -134,6 +136,9 @@ def board_advice(board: Dict[str, Any]) -> Tuple[str, str]:
     if reported != "None":
         number = SMI_RECOVERY_ACTIONS.get(reported, -1)
         advice.append(RECOVERY_ACTIONS.get(number, ("", "warning", "CONTACT_SUPPORT"))[1:])
-    if board.get("remap_failure") == "Yes":
+    asked = {readings.REPAIRS[name][0] for name in readings.REPAIRS if readings.read_flag(board.get(name)).is_set()}
+    if "schedule_reboot" in asked:
+        advice.insert(1, ("critical", "SCHEDULE_RESET"))
+    if board.get("remap_failure") == "Yes" or "isolate" in asked:
         advice.append(("fatal", "ISOLATE"))
     return advice[-1]

@@ -13,6 +13,7 @@ from .nvlink5 import Nvlink5
 
 _NVLINK5 = range(144, 151)
 _PREEMPTIVE_CLEANUP = 45
+_CHANNEL_RETIREMENT = 160
 _RECOVERY_ACTION_CHANGED = 154
 
 
@@ -127,7 +128,7 @@ class Builder:
         event.update(ec2_action=action.ec2, ec2_meaning=action.instructions(event["pci"]))
 
     def _from_message(self, fact: Xid, meaning: Meaning, extracted: Dict[str, Any], driver: Optional[str]) -> Meaning:
-        """Severity and action where the message says more than the code: 144 to 150, 154, 45, 94 and 95."""
+        """Severity and action where the message says more than the code: 144 to 150, 154, 160, 45, 94 and 95."""
         decided = None  # type: Optional[Tuple[str, str]]
         if fact.code == _RECOVERY_ACTION_CHANGED:
             _, severity, action = details.RECOVERY_ACTIONS.get(extracted.get("to", -1), ("", "warning", "CONTACT_SUPPORT"))
@@ -136,6 +137,8 @@ class Builder:
             decided = self._decode_nvlink5(fact, extracted, driver)
         elif fact.code == _PREEMPTIVE_CLEANUP:
             decided = ("app", "WORKFLOW_XID_45") if fact.caused_by is None else ("info", "IGNORE")
+        elif fact.code == _CHANNEL_RETIREMENT and "Reboot Required" in fact.message:
+            decided = ("critical", "SCHEDULE_RESET")
         elif extracted.get("reset_required"):
             decided = ("critical", "RESET_GPU")
         elif extracted.get("deferred_reset") and meaning.action == "RESTART_APP":

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 _LINE = re.compile(
     r"(?P<unit>[A-Z0-9_/]+(?: [A-Z][a-z]+)?)\s+(?P<fatality>Fatal|Nonfatal|Non-fatal|Link Fatal)\s+XC(?P<xc>[01])\s+i(?P<instance>\d+)"
-    r"\s+Link\s+(?P<link>-?\d+)\s*\((?P<words>0x[0-9a-fA-F]+(?:[ ,]+0x[0-9a-fA-F]+)+)\s*\)",
+    r"\s+Link\s+(?P<link>-?\d+)(?:\s*\((?P<words>0x[0-9a-fA-F]+(?:[ ,]+0x[0-9a-fA-F]+)+)(?P<closed>\s*\))?)?",
     re.ASCII,
 )
 FIRST_V2_BRANCH = 575
@@ -62,14 +62,16 @@ class Nvlink5:
         match = _LINE.match(message)
         if match is None:
             return None
-        words = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", match.group("words"))]
+        words = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", match.group("words") or "")]
         fatal = match.group("fatality") in ("Fatal", "Link Fatal")
         details = {
             "unit": match.group("unit"), "fatality": match.group("fatality"), "link": int(match.group("link")),
-            "intr_info": "0x%08x" % words[0], "error_status": "0x%08x" % words[1],
         }  # type: Dict[str, Any]  # fmt: skip
+        whole = len(words) > 2 or (len(words) == 2 and match.group("closed"))  # a line that was cut may end in a word
+        if whole:
+            details.update(intr_info="0x%08x" % words[0], error_status="0x%08x" % words[1])
         layouts = [_layout(driver)] if driver else ["v2", "v1"]
-        for layout in layouts:
+        for layout in layouts if whole else ():
             rules = [rule for rule in self._rules if rule.xid == code and _fits(rule.masks[layout], words[0])]
             chosen = _choose(rules, words[1], fatal)
             if chosen:

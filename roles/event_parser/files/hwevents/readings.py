@@ -7,6 +7,7 @@ library alone: the event parser, gpu-ami-diagnose and the checks all read throug
 
 from __future__ import annotations
 
+import os
 import re
 
 TYPE_CHECKING = False
@@ -28,9 +29,10 @@ _ERROR = re.compile(
 )
 # A number with at most one unit: `30 C`, `16x`, `565.11 W`, `40960 MiB`, `640 bank(s)`, `0 KB/s`.
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s?(?:%|x|[A-Za-z]+(?:/s|\(s\))?)?")
+# `--query-remapped-rows` prints 0 and 1 for pending and failure, the XML No and Yes.
 _FLAGS = {
-    "yes": True, "true": True, "enabled": True, "active": True,
-    "no": False, "false": False, "disabled": False, "not active": False,
+    "yes": True, "true": True, "enabled": True, "active": True, "1": True,
+    "no": False, "false": False, "disabled": False, "not active": False, "0": False,
 }  # fmt: skip
 # Architectures whose GPUs have no row remapper (NVIDIA, GPU memory error management: it begins with Ampere).
 _WITHOUT_ROW_REMAPPER = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing")
@@ -114,7 +116,7 @@ def _number(text: str) -> Optional[float]:
 
 
 def read_flag(printed: Optional[str]) -> Reading:
-    """Yes or No, True or False, Enabled or Disabled, Active or Not Active."""
+    """Yes or No, True or False, Enabled or Disabled, Active or Not Active, 1 or 0."""
     return _read(printed, lambda text: _FLAGS.get(text.lower()))
 
 
@@ -160,23 +162,31 @@ _REMAPPED = (
 _FABRIC_GOOD = {
     "state": ("completed",), "status": ("success",), "summary": ("healthy",), "bandwidth": ("full",),
     "route_recovery_in_progress": ("false",), "route_unhealthy": ("false",), "access_timeout_recovery": ("false",),
-    "incorrect_configuration": ("none",),
+    "incorrect_configuration": ("none",), "partition_assigned": ("true", "yes"),
 }  # fmt: skip
+# Parts of an NVLink domain of several machines, whose GPUs have a clique other than 0: GB200 and GB300 in UltraServers.
+_MULTI_NODE = re.compile(r"\bGB[23]00\b")
+# Repairs and verdicts of the driver that are `Yes` on a GPU that needs an action (nvidia-smi of R580 to R595, most in
+# group ecc_errors; NVML's nvmlDeviceGetRepairStatus): element → (kind of the action, what it says).
+REPAIRS = {
+    "channel_repair_pending": ("schedule_reboot", "the repair of a memory channel is pending"),
+    "tpc_repair_pending": ("schedule_reboot", "the repair of a TPC is pending"),
+    "unrepairable_memory": ("isolate", "its memory cannot be repaired"),
+}
 
 
 def unknown_values(gpu: Any) -> dict[str, str]:
     """Path → text of each value of a <gpu> that is unknown: errors anywhere, and what each board has and this lacks.
 
-    gpu: an ElementTree element. Utilization is not there with MIG, and few values are through a vGPU.
+    gpu: an ElementTree element. What its mode excludes (`excluded_by_mode`) is not required.
     """
     unknown = dict(_errors(gpu, ""))
-    virtual = (gpu.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip().upper() == "VGPU"
-    required = list(_REQUIRED[:2] if virtual else _REQUIRED)
-    if not virtual and not read_flag(gpu.findtext("mig_mode/current_mig")).is_set():
-        required += _UTILIZATION
-    if row_remapper((gpu.findtext("product_architecture") or "").strip(), "VGPU" if virtual else ""):
+    required = list(_REQUIRED) + list(_UTILIZATION)
+    if row_remapper((gpu.findtext("product_architecture") or "").strip()):
         required += _REMAPPED
     for paths, read in required:
+        if any(excluded_by_mode(gpu, path) for path in paths):
+            continue
         readings = {path: read(gpu.findtext(path)) for path in paths}
         covered = any(path == found or path.startswith(found + "/") for path in paths for found in unknown)
         if not covered and not any(reading.state == KNOWN for reading in readings.values()):
@@ -185,10 +195,50 @@ def unknown_values(gpu: Any) -> dict[str, str]:
     return unknown
 
 
+def mig_enabled(gpu: Any) -> bool:
+    """Whether a <gpu> is in MIG mode now."""
+    return read_flag(gpu.findtext("mig_mode/current_mig")).is_set()
+
+
+def excluded_by_mode(gpu: Any, path: str) -> bool:
+    """Whether a healthy <gpu> prints `N/A` for a value, or for the group that has it, because of its mode.
+
+    MIG: `<remapped_rows>N/A</remapped_rows>`, no utilization, and memory of its MIG devices alone (public captures: an
+    A100 with 535.54.03, H100 and H200 with 590.48.01). A vGPU shows its names alone. An error in place of a value is
+    unknown in any mode.
+    """
+    if (gpu.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip().upper() == "VGPU":
+        return path not in ("product_name", "uuid")
+    return mig_enabled(gpu) and path.startswith(_ABSENT_UNDER_MIG)
+
+
+_ABSENT_UNDER_MIG = ("utilization/", "remapped_rows/", "fb_memory_usage/used", "fb_memory_usage/free")
+
+
+def mig_errors(gpu: Any) -> list[str]:
+    """Uncorrectable errors that the driver counted for a MIG device, which the counters of the GPU may not have."""
+    found = []
+    for device in gpu.findall("mig_devices/mig_device"):
+        for element in device.iter():
+            if "uncorrectable" not in element.tag:
+                continue
+            reading = read_number(element.text)
+            if reading.state == KNOWN and reading.number() > 0:
+                name = "MIG device %s" % (device.findtext("index") or "?").strip()
+                found.append("%s: %s %d" % (name, element.tag, reading.number()))
+    return found
+
+
+def repairs(gpu: Any) -> list[tuple[str, str]]:
+    """(kind of the action, what it says) of each repair that a <gpu> waits for, or that is not possible."""
+    found = [REPAIRS[part.tag] for part in gpu.iter() if part.tag in REPAIRS and read_flag(part.text).is_set()]
+    return list(dict.fromkeys(found))
+
+
 def _errors(element: Any, path: str) -> Iterator[tuple[str, str]]:
     for child in element:
-        if child.tag in FREE_TEXT:
-            continue
+        if child.tag in FREE_TEXT or (not path and child.tag == "fabric"):
+            continue  # fabric_faults reads the latter: `Unknown Error` is an answer of the fabric there
         name = path + child.tag
         # What only root may read (power_smoothing of a B200) says nothing of the GPU.
         if child.text and is_error(child.text) and child.text.strip() != "Insufficient Permissions":
@@ -223,4 +273,122 @@ def fabric_faults(gpu: Any) -> list[str]:
             continue
         if reading.state != KNOWN or reading.text.lower() not in good:
             faults.append("%s: %s" % (name, reading.shown()))
+    if not faults and _MULTI_NODE.search(gpu.findtext("product_name") or ""):
+        clique = next(
+            (gpu.findtext("fabric/" + name) for name in _CLIQUES if gpu.find("fabric/" + name) is not None), None
+        )
+        if read_number(clique).state == KNOWN and read_number(clique).number() == 0:
+            faults.append("clique: 0, the GPU is in no partition of the NVLink domain")
     return faults
+
+
+_CLIQUES = ("cliqueId", "clique_id")
+
+# Counters of `nvidia-smi nvlink -e` that count errors: those of NVLink 2 to 4, and of NVLink 5 (R570 to R595). All
+# others are traffic, corrected code words (FEC) or raw values of the lanes, which rise on healthy links.
+_LINK_ERRORS = frozenset(
+    ("replay errors", "recovery errors", "crc errors", "crc flit errors", "crc data errors", "ecc errors")
+    + ("malformed packet errors", "buffer overrun errors", "rx errors", "rx remote errors", "rx general errors")
+    + ("local link integrity errors", "tx discards", "effective errors", "symbol errors")
+    + ("link recovery successful events", "link recovery failed events", "total link recovery events")
+)
+# Errors in a bit that are left after correction. NVIDIA's limit for its links (ibdiagnet, --ber_thresh: 10^-12).
+_LINK_BER, BER_LIMIT = ("effective ber", "symbol ber"), 1e-12
+_LINK_LINE = re.compile(r"^\s*Link (\d+): (?:([A-Za-z][^:]*): )?(\S.*?)\s*$")
+_LINK_HEADING = re.compile(r"^GPU (\d+): ")
+
+
+class LinkCounter:
+    """A line of `nvidia-smi nvlink -e`: GPU and link by index, the counter's name, and what was printed."""
+
+    __slots__ = ("gpu", "link", "name", "text")
+
+    def __init__(self, gpu: int, link: int, name: str, text: str) -> None:
+        self.gpu, self.link, self.name, self.text = gpu, link, name, text
+
+    @property
+    def value(self) -> Optional[int]:
+        """None: not a whole number, as bit error rates and errors."""
+        return int(self.text) if self.text.isdigit() else None
+
+    def is_unknown(self) -> bool:
+        return is_error(self.text)
+
+    def fault(self) -> str:
+        """What a healthy link does not show; "" for a good value, for traffic and for raw values of the lanes."""
+        name = self.name.lower()
+        if name in _LINK_BER:
+            try:
+                rate = float(self.text)
+            except ValueError:
+                return ""
+            return "%s: %s, the limit is %g" % (self.name, self.text, BER_LIMIT) if rate > BER_LIMIT else ""
+        return "%s: %s" % (self.name, self.text) if name in _LINK_ERRORS and self.value else ""
+
+
+def link_counters(printed: str) -> list[LinkCounter]:
+    """The counters in the output of `nvidia-smi nvlink -e`."""
+    gpu, found = None, []  # type: Optional[int], list[LinkCounter]
+    for line in printed.splitlines():
+        heading, row = _LINK_HEADING.match(line), _LINK_LINE.match(line)
+        if heading:
+            gpu = int(heading.group(1))
+        elif row and row.group(2) and gpu is not None:
+            found.append(LinkCounter(gpu, int(row.group(1)), row.group(2).strip(), row.group(3)))
+    return found
+
+
+def inactive_links(*printed: str) -> dict[int, str]:
+    """GPU → what is missing, of `nvidia-smi nvlink -s` or `-e`: links that are inactive, or fewer than other GPUs have.
+
+    Empty where no GPU has an active link: the machine has no NVLink, or shows none of it.
+    """
+    active, headed = {}, set()  # type: dict[int, set[int]], set[int]
+    inactive = {}  # type: dict[int, set[int]]
+    for text in printed:
+        gpu = None  # type: Optional[int]
+        for line in text.splitlines():
+            heading, row = _LINK_HEADING.match(line), _LINK_LINE.match(line)
+            if heading:
+                gpu = int(heading.group(1))
+                headed.add(gpu)
+            elif row and gpu is not None:
+                down = row.group(3).strip("<>").lower() == "inactive"
+                (inactive if down else active).setdefault(gpu, set()).add(int(row.group(1)))
+    for gpu, links in inactive.items():
+        active.get(gpu, set()).difference_update(links)
+    most = max([len(links) for links in active.values()] or [0])
+    faults = {}
+    for gpu in sorted(headed) if most else ():
+        count = len(active.get(gpu, ()))
+        if count < most:
+            down = sorted(inactive.get(gpu, ()))
+            named = ": inactive %s" % ", ".join(map(str, down)) if down and count else ""
+            faults[gpu] = "%d of %d NVLinks are active%s" % (count, most, named)
+    return faults
+
+
+def is_efa(name: str, driver: str) -> bool:
+    """Whether an RDMA device is an EFA. driver: the target of its link device/driver, "" where there is none.
+
+    P6 instances have ConnectX bridges in the same directory (ibp…, driver mlx5_core), over which the fabric manager
+    reaches the NVSwitches: public captures of a p6-b200.48xlarge and a p6-b300.48xlarge. Without the link the name
+    decides: rdma-core's rdma_rename calls InfiniBand devices ibp…, RoCE devices rocep…, and EFAs rdmap….
+    """
+    if not driver.strip():
+        return re.match(r"(rdmap|efa_)\d", name) is not None
+    return driver.strip().rstrip("/").rpartition("/")[2] == "efa"
+
+
+def efa_devices(root: str = "") -> list[str]:
+    """Names in /sys/class/infiniband of the devices that are EFAs, sorted."""
+    folder = os.path.join(root or "/", "sys/class/infiniband")
+    found = []
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        try:
+            driver = os.readlink(os.path.join(folder, name, "device/driver"))
+        except OSError:
+            driver = ""
+        if is_efa(name, driver):
+            found.append(name)
+    return found

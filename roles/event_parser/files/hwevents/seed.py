@@ -114,7 +114,7 @@ def read_efa(root: str = "/") -> Dict[str, Dict[str, int]]:
     """Device → counters of its port, those that it has."""
     folder = os.path.join(root, "sys/class/infiniband")
     counters = {}  # type: Dict[str, Dict[str, int]]
-    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+    for name in readings.efa_devices(root):
         texts = {metric: _text(os.path.join(folder, name, "ports/1/hw_counters", file)) for metric, file in EFA_METRICS.items()}
         values = {metric: int(text) for metric, text in texts.items() if text.isdigit()}
         if values:

@@ -21,7 +21,8 @@ _ELEMENTS = {
     "uuid": "uuid", "serial": "serial", "remapped_row_corr": "remapped_correctable", "remapped_row_unc": "remapped_uncorrectable",
     "remapped_row_pending": "remap_pending", "remapped_row_failure": "remap_failure", "gpu_recovery_action": "recovery_action",
     "recovery_action": "recovery_action", "driver_version": "driver", "product_architecture": "architecture",
-    "virtualization_mode": "virtualization",
+    "virtualization_mode": "virtualization", "current_mig": "mig", "channel_repair_pending": "channel_repair_pending",
+    "tpc_repair_pending": "tpc_repair_pending", "unrepairable_memory": "unrepairable_memory",
 }  # fmt: skip
 _UNKNOWN = {"RecoveryUnknown": "Count"}
 _NAMED = 5  # unknown values that a line names; `unknown_count` has their number
@@ -113,9 +114,14 @@ def _reap(pid: int) -> int:
 
 
 def _with_metrics(board: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
-    """A metric of each flag that is known. A GPU without a row remapper (before Ampere, or a vGPU) has none to publish."""
+    """A metric of each flag that is known. A GPU that cannot show remapped rows has none to publish: one without a row
+    remapper (before Ampere, or a vGPU), and one in MIG mode."""
     unknown = board.pop("unknown")  # type: Dict[str, str]
     remaps = readings.row_remapper(board.pop("architecture", ""), board.pop("virtualization", ""))
+    remaps = remaps and not readings.read_flag(board.pop("mig", "")).is_set()
+    for name in readings.REPAIRS:
+        if not readings.read_flag(board.get(name)).is_set():
+            board.pop(name, None)  # only what asks for something is in the line
     metrics = {}  # type: Dict[str, str]
     for key, name in (("remap_pending", "RowRemapPending"), ("remap_failure", "RowRemapFailure")):
         flag = readings.read_flag(board.get(key))

@@ -223,7 +223,7 @@ def _settings(words: list[str], root: str, own: str) -> str:
 
 
 def _links(words: list[str], root: str, own: str) -> str:
-    driver.check_versions(root, own)
+    version = driver.check_versions(root, own)
     gpus = driver.gpus(root)
     from . import links
 
@@ -242,4 +242,4 @@ def _links(words: list[str], root: str, own: str) -> str:
                 "Invalid combination of input arguments. Please run 'nvidia-smi nvlink -h' for help.\n", 1
             )
         gpus = driver.select(gpus, words[3])
-    return links.nvlink(gpus, what[words[1]])
+    return links.nvlink(gpus, what[words[1]], driver.branch(version))

@@ -17,7 +17,24 @@ Legend:
   PIX  = Connection traversing at most a single PCIe bridge
   NV#  = Connection traversing a bonded set of # NVLinks
 """
-_COUNTERS = ("Replay Errors", "Recovery Errors", "CRC Errors")
+_COUNTERS = (("Replay Errors", "0"), ("Recovery Errors", "0"), ("CRC Errors", "0"))
+# NVLink 5, from a p6-b300.48xlarge with driver 595.91.07 (public capture, read 2026-11-27): traffic, corrected code
+# words (FEC) and raw values of the lanes are not 0 on a healthy link. Values of Tx and Rx packets are composed.
+_NVLINK5_COUNTERS = (
+    ("Tx packets", "1204512"), ("Tx bytes", "98304512"), ("Rx packets", "1204498"), ("Rx bytes", "98301120"),
+    *((name, "0") for name in (
+        "Malformed packet Errors", "Buffer overrun Errors", "Rx Errors", "Rx remote Errors", "Rx General Errors",
+        "Local link integrity Errors", "Tx discards", "Link recovery successful events", "Link recovery failed events",
+        "Total link recovery events", "Effective Errors",
+    )),
+    ("Effective BER", "15e-255"), ("Symbol Errors", "0"), ("Symbol BER", "15e-255"),
+    ("FEC Errors - 0", "36140749276"), *(("FEC Errors - %d" % bucket, "0") for bucket in range(1, 16)),
+)  # fmt: skip
+# From R595 on (its nvidia-smi's list of changes).
+_RAW_COUNTERS = (
+    ("Raw BER Lane 0", "2061"), ("Raw BER Lane 1", "1038"), ("Raw BER Total", "1037"),
+    ("Raw Errors Lane 0", "82"), ("Raw Errors Lane 1", "4"),
+)  # fmt: skip
 _CAPABILITIES = (
     ("P2P is supported", "true"),
     ("Access to system memory supported", "true"),
@@ -28,7 +45,14 @@ _CAPABILITIES = (
 )
 
 
-def nvlink(gpus: list[Gpu], what: str) -> str:
+def _counters(gpu: Gpu, branch: int) -> tuple[tuple[str, str], ...]:
+    if gpu.values.get("architecture") != "Blackwell":
+        return _COUNTERS
+    return _NVLINK5_COUNTERS + (_RAW_COUNTERS if branch >= 595 else ())
+
+
+def nvlink(gpus: list[Gpu], what: str, branch: int) -> str:
+    """branch: of the driver, 595."""
     lines = []
     for gpu in gpus:
         lines.append("GPU %d: %s (UUID: %s)" % (gpu.index, gpu.name, gpu.uuid))
@@ -37,7 +61,7 @@ def nvlink(gpus: list[Gpu], what: str) -> str:
             if what == "-s":
                 lines.append("\t Link %d: %s GB/s" % (link, speed))
             elif what == "-e":
-                lines += ["\t Link %d: %s: 0" % (link, counter) for counter in _COUNTERS]
+                lines += ["\t Link %d: %s: %s" % (link, *counter) for counter in _counters(gpu, branch)]
             else:
                 lines += ["\t Link %d, %s: %s" % (link, title, value) for title, value in _CAPABILITIES]
     return "\n".join(lines) + "\n"

@@ -45,6 +45,10 @@ _REASONS = (
 )
 
 
+# A GPU in MIG mode has none of these.
+_UTILIZATIONS = ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa")
+
+
 def _ecc(gpu: Gpu) -> str:
     return "Enabled" if gpu.values.get("architecture") not in ("Maxwell", "Kepler", "Pascal") else "[N/A]"
 
@@ -141,6 +145,8 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
     table["clocks.applications.graphics"] = (graphics, "MHz")
     for reason in _REASONS:
         table["clocks_event_reasons." + reason] = table["clocks_throttle_reasons." + reason] = ("Not Active", "")
+    if settings.mig_enabled(gpu):
+        table.update(("utilization." + part, (None, "%")) for part in _UTILIZATIONS)
     for kind in _ERRORS:
         for when in _WHEN:
             for place in _PLACES:
@@ -161,7 +167,7 @@ def _watts(value: float | None) -> str | None:
 
 
 def remapped_rows(gpu: Gpu) -> Row:
-    known = _remaps(gpu)
+    known = _remaps(gpu) and not settings.mig_enabled(gpu)
     return {
         "gpu_name": (gpu.name, ""),
         "gpu_bus_id": (gpu.bus_id, ""),

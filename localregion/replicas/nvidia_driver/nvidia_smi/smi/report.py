@@ -6,7 +6,7 @@ the fabric from R535 on, with the health fields of the branch.
 
 from __future__ import annotations
 
-from . import driver, query
+from . import driver, query, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
                 ("Pending", "pending_mig", fact("mig.mode.pending")),
             ],
         ),
+        ("MIG Devices", "mig_devices", _mig_devices(gpu, now)),
         ("Accounting Mode", "accounting_mode", fact("accounting.mode")),
         ("Serial Number", "serial", _or_na(gpu.values.get("serial"))),
         ("GPU UUID", "uuid", gpu.uuid),
@@ -265,15 +266,21 @@ _HEALTH = (
 )
 
 
+# GB200 and GB300 of public captures are in a partition, many in 32766 (leptonai/gpud#1106,
+# meta-pytorch/torchcomms#3612; read 2026-11-27).
+_RACK = "a5000000-0000-4000-8000-000000000001"
+
+
 def _fabric(gpu: Gpu, version: str) -> Tree:
     state = gpu.fabric_state()
     done = state == "Completed"
     rows: Tree = [("State", "state", state or NA), ("Status", "status", "Success" if state else NA)]
-    if driver.branch(version) >= 550:
-        uuid = "00000000-0000-0000-0000-000000000000"
-        rows += [("CliqueId", "cliqueId", "0" if done else NA)]
-        rows += [("ClusterUUID", "clusterUuid", uuid if done else NA)]
     of_rack = "GB200" in gpu.name or "GB300" in gpu.name
+    if driver.branch(version) >= 550:
+        # A board of one machine has clique 0 of no cluster; one of a rack is in a partition of its cluster.
+        clique, uuid = ("32766", _RACK) if of_rack else ("0", "00000000-0000-0000-0000-000000000000")
+        rows += [("CliqueId", "cliqueId", clique if done else NA)]
+        rows += [("ClusterUUID", "clusterUuid", uuid if done else NA)]
     known = done and gpu.values.get("architecture") == "Blackwell"
     health: Tree = [
         (title, tag, (rack if of_rack else board) if known else NA)
@@ -281,6 +288,40 @@ def _fabric(gpu: Gpu, version: str) -> Tree:
         if driver.branch(version) >= first
     ]
     return [*rows, ("Health", "health", health)] if health else rows
+
+
+def _mig_devices(gpu: Gpu, now: Readings) -> str | Tree:
+    """As an A100 with 535.54.03 shows them (telegraf's a100-sxm4-v12.xml, read 2026-11-27); memory by slices."""
+    names = settings.instances(gpu) if settings.mig_enabled(gpu) else []
+    return [("MIG Device", "mig_device", _mig_device(number, name, now)) for number, name in enumerate(names)] or "None"
+
+
+def _mig_device(number: int, name: str, now: Readings) -> Tree:
+    slices = int(name.partition("g.")[0])
+    total = int((now.memory_total or 0) * slices / settings.SLICES)
+    shared = (
+        ("Multiprocessor count", "multiprocessor_count", 14 * slices),
+        ("Copy Engine count", "copy_engine_count", slices),
+        ("Encoder count", "encoder_count", 0),
+        ("Decoder count", "decoder_count", slices // 2),
+        ("OFA count", "ofa_count", 0),
+        ("JPG count", "jpg_count", 0),
+    )
+    memory: Tree = [("Total", "total", "%d MiB" % total), ("Reserved", "reserved", "0 MiB")]
+    memory += [("Used", "used", "12 MiB"), ("Free", "free", "%d MiB" % (total - 12))]
+    volatile: Tree = [("SRAM Uncorrectable", "sram_uncorrectable", "0")]
+    return [
+        ("Index", "index", str(number)),
+        ("GPU Instance ID", "gpu_instance_id", str(number + 1)),
+        ("Compute Instance ID", "compute_instance_id", "0"),
+        (
+            "Device Attributes",
+            "device_attributes",
+            [("Shared", "shared", [(title, tag, str(count)) for title, tag, count in shared])],
+        ),
+        ("ECC Errors", "ecc_error_count", [("Volatile", "volatile_count", volatile)]),
+        ("FB Memory Usage", "fb_memory_usage", memory),
+    ]
 
 
 def _remapped(gpu: Gpu) -> str | Tree:

@@ -29,7 +29,7 @@ _WARNING = "Treating as warning and moving on.\n"
 # GPUs that can be divided; A100 and A30 take the mode only by a reset.
 _DIVISIBLE = ("8.0", "9.0", "10.0", "10.3")
 _AFTER_RESET = ("8.0",)
-_SLICES = 7
+SLICES = 7
 
 
 def read_setting(words: list[str]) -> tuple[str, str, str | None, list[str]] | None:
@@ -94,6 +94,10 @@ def power_limit(gpu: Gpu) -> float | None:
     """In watts; the board's own unless another was set."""
     watts = state(gpu).get("power")
     return watts if isinstance(watts, float) else gpu.number("power_limit_w")
+
+
+def mig_enabled(gpu: Gpu) -> bool:
+    return bool(state(gpu).get("mig"))
 
 
 def divisible(gpu: Gpu) -> bool:
@@ -244,7 +248,7 @@ def _divide(gpu: Gpu, profiles: list[str], computes: bool) -> str:
     if 0 in slices:
         raise Failure("Unable to create a GPU instance: unknown profile in " + ",".join(profiles), 2)
     existing = instances(gpu)
-    if sum(slices) + sum(int(name.split("g.")[0]) for name in existing) > _SLICES:
+    if sum(slices) + sum(int(name.split("g.")[0]) for name in existing) > SLICES:
         raise Failure("Failed to create GPU instances: Insufficient Resources", 19)
     _keep(gpu, {**state(gpu), "instances": existing + names})
     output = ""

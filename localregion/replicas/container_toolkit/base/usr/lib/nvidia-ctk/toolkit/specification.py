@@ -9,6 +9,7 @@ from typing import Any
 Table = dict[str, Any]
 PROC = "/proc/driver/nvidia"
 DEV = "/dev"
+RUN = "/run/nvidia-smi"
 KIND = "nvidia.com/gpu"
 VERSION = "0.5.0"
 HOOK = "/usr/bin/nvidia-cdi-hook"
@@ -39,6 +40,14 @@ def gpus() -> list[tuple[str, str, str]]:
     return found
 
 
+def mig_devices(uuid: str) -> list[str] | None:
+    """UUIDs of a GPU's MIG devices; None: the GPU is not in MIG mode. nvidia-smi keeps them in RUN."""
+    state = json.loads(read("%s/%s" % (RUN, uuid)) or "{}")
+    if not state.get("mig"):
+        return None
+    return ["MIG-%s%x" % (uuid[4:-1], number) for number in range(len(state.get("instances") or ()))]
+
+
 def driver_version() -> str:
     match = re.search(r"^NVRM version: .*?\s(\d{3}\.\d+(?:\.\d+)?)\s", read(PROC + "/version") or "", re.MULTILINE)
     return match[1] if match else ""
@@ -46,7 +55,14 @@ def driver_version() -> str:
 
 def specify(found: list[tuple[str, str, str]], kind: str = KIND) -> Table:
     """found: what `gpus` gives."""
-    devices = [_device(name, [node]) for index, uuid, node in found for name in (index, uuid)]
+    devices = []
+    for index, uuid, node in found:
+        migs = mig_devices(uuid)
+        # As nvidia-ctk: a GPU in MIG mode is no device, each of its MIG devices is one (pkg/nvcdi/lib-nvml.go).
+        names = [index, uuid] if migs is None else []
+        for number, mig in enumerate(migs or ()):
+            names += ["%s:%d" % (index, number), mig]
+        devices += [_device(name, [node]) for name in names]
     devices.append(_device("all", [node for _, _, node in found]))
     return {"cdiVersion": VERSION, "kind": kind, "devices": devices, "containerEdits": common()}
 
