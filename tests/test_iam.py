@@ -14,7 +14,7 @@ import pytest
 from botocore import xform_name
 from botocore.loaders import Loader
 
-from gpu_ami.cloud.policies import listed, read_policy
+from gpu_ami.cloud.policies import Request, allows, listed, read_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 IAM = ROOT / "iam"
@@ -52,12 +52,16 @@ PACKER = {
         )
     ),
     "ec2:DescribeInstanceStatus",
+    "iam:GetInstanceProfile",  # common/step_iam_instance_profile.go, where an instance profile is named
     "ssm:StartSession",
     "ssm:TerminateSession",
 }  # fmt: skip
 VALIDATOR = [ROOT / "validator" / name for name in ("cloudwatch.py", "container_service.py")]
 # Calls of the AWS CLI as the way to log in (gpu_ami/cloud/login.py).
-AWS_CLI = {"ssm:StartSession", "ssm:TerminateSession", "ec2-instance-connect:OpenTunnel"}
+AWS_CLI = {
+    "ssm:StartSession", "ssm:TerminateSession", "ec2-instance-connect:OpenTunnel",
+    "ec2:DescribeInstanceConnectEndpoints",  # open-tunnel looks the endpoint up, where none or an id is named
+}  # fmt: skip
 # What a call needs beside its own action.
 IMPLIED = {
     "ec2:CreateTags": "TagSpecifications of RunInstances and ImportKeyPair",
@@ -70,6 +74,7 @@ IMPLIED = {
     "kms:GenerateDataKeyWithoutPlaintext": "the same",
     "kms:ReEncryptFrom": "the same",
     "kms:ReEncryptTo": "the same",
+    "iam:CreateServiceLinkedRole": "the first Spot Instance of an account (EC2, 'Service-linked role for Spot')",
 }
 NO_PERMISSION_NEEDED = {"sts:GetCallerIdentity"}  # STS API reference, GetCallerIdentity
 # A cluster of EKS is made only in a place with cluster_versions: the local region, which asks for no permission.
@@ -127,10 +132,7 @@ def allowed(*names: str) -> set[str]:
     return {action for row in rows for action in listed(row["Action"])}
 
 
-CALLERS = (
-    "caller-build.json", "caller-preflight.json", "caller-prove.json", "caller-publish.json", "caller-sign.json",
-    "caller-sweep.json", "caller-fleet.json", "caller-join.json",
-)  # fmt: skip
+CALLERS = [name for name in POLICIES if name.startswith("caller-")]
 
 
 def test_scanner_reads_calls_and_paginators(tmp_path: Path) -> None:
@@ -167,13 +169,14 @@ def test_each_policy_suffices_for_its_stage() -> None:
     assert preflight and called(preflight) - dry_runs <= allowed("caller-preflight.json")
     assert called([ROOT / "validator" / "cloudwatch.py"]) <= allowed("caller-prove.json")
     ecs = [ROOT / "gpu_ami" / "cloud" / "ecs.py", ROOT / "validator" / "container_service.py"]
-    assert called(ecs) <= allowed("caller-join.json", "caller-sweep.json")
+    assert called(ecs) <= allowed("caller-join.json", "caller-sweep.json", "caller-sweep-ecs.json")
     assert called([ROOT / "gpu_ami" / "cloud" / "eks.py"]) == {
         "eks:DescribeAccessEntry", "eks:DescribeAddon", "eks:DescribeCluster", "eks:ListAddons",
         "iam:GetInstanceProfile",
     } <= allowed("caller-join.json")  # fmt: skip
     assert called([ROOT / "gpu_ami" / "plan" / "resolution.py"]) <= allowed("caller-build.json")
-    assert allowed("caller-build.json") >= PACKER
+    optional = ("caller-build-security-group.json", "caller-session-manager.json")
+    assert allowed("caller-build.json", *optional) >= PACKER
     assert called(PUBLISHER.rglob("*.py")) <= allowed("caller-publish.json")
 
 
@@ -234,6 +237,68 @@ def test_what_changes_an_instance_needs_our_tag(name: str) -> None:
     for statement in statements(name):
         if changing & set(statement["Action"]):
             assert statement["Condition"] == {"StringLike": {"aws:ResourceTag/gpu-ami:run": "*"}}, statement["Sid"]
+
+
+# A resource of each type that is somebody else's: no tag, a name that is not ours (Service Authorization Reference).
+FOREIGN = {
+    "ec2": [
+        *(f"arn:aws:ec2:us-east-1::{kind}/x-1" for kind in ("image", "snapshot")),
+        *(
+            f"arn:aws:ec2:us-east-1:123456789012:{kind}/x-1"
+            for kind in ("instance", "volume", "security-group", "key-pair", "placement-group", "launch-template")
+        ),
+    ],
+    "ssm": [
+        "arn:aws:ec2:us-east-1:123456789012:instance/i-1",
+        "arn:aws:ssm:us-east-1:123456789012:parameter/theirs",
+        "arn:aws:ssm:us-east-1:123456789012:document/SSM-SessionManagerRunShell",
+        "arn:aws:ssm:us-east-1:123456789012:session/theirs-1",
+        "arn:aws:ssm:us-east-1::document/AWS-RunShellScript",
+    ],
+    "ecs": [
+        f"arn:aws:ecs:us-east-1:123456789012:{name}"
+        for name in ("cluster/theirs", "task-definition/theirs:1", "task/theirs/1")
+    ],
+    "logs": ["arn:aws:logs:us-east-1:123456789012:log-group:/theirs"],
+    "scheduler": ["arn:aws:scheduler:us-east-1:123456789012:schedule/default/theirs"],
+    "iam": ["arn:aws:iam::123456789012:role/theirs"],
+    "kms": ["arn:aws:kms:us-east-1:123456789012:key/1"],
+}  # fmt: skip
+# Actions that only read, that use what they name without changing it, or that make something new.
+_HARMLESS = re.compile(
+    r"(Describe|Get|List|Simulate)|ec2:(RunInstances|CopyImage|Create(Image|SecurityGroup|LaunchTemplate))$|kms:GetPublicKey$"
+)
+# What a caller may do to others' resources all the same, and why. Each is a file of its own, or ECS's.
+REACHES_OTHERS = {
+    ("caller-build-untagged", "ec2:CreateTags"): "Packer before 1.7, and in GovCloud and China, tags an untagged image",
+    ("caller-sweep-untagged", "ec2:CreateTags"): "the same image after a kill",
+    ("caller-sweep-ecs", "ecs:DeregisterContainerInstance"): "ECS judges this call by the cluster, not by the machine",
+    ("caller-sweep-ecs", "ecs:DeregisterTaskDefinition"): "ECS does not limit this call to a resource",
+    ("caller-join", "ecs:DeregisterContainerInstance"): "ECS judges this call by the cluster, not by the machine",
+    ("caller-join", "ecs:DeregisterTaskDefinition"): "ECS does not limit this call to a resource",
+    ("caller-join", "ecs:RegisterTaskDefinition"): "the same; it makes a new one",
+    ("caller-fleet", "ssm:CreateAssociation"): "Systems Manager has no tag of machines in this call (--future)",
+    ("caller-fleet", "ssm:DeleteAssociation"): "the same",
+}  # fmt: skip
+
+
+def test_no_policy_reaches_resources_of_others() -> None:
+    """May a principal with this policy change a foreign, untagged resource, or get a shell on a foreign machine?
+
+    The request carries the tag that a caller chooses itself (aws:RequestTag) and everything else that it can choose.
+    """
+    chosen = {"aws:RequestTag/gpu-ami:run": "any", "aws:username": "us", "aws:userid": "AIDA1",
+              "ssm:SessionDocumentAccessCheck": "true", "kms:ViaService": "s3.us-east-1.amazonaws.com"}  # fmt: skip
+    reached = {
+        (name.removesuffix(".json"), action)
+        for name in POLICIES
+        for row in statements(name)
+        for action in row["Action"]
+        if not _HARMLESS.search(action.partition(":")[2]) and not _HARMLESS.search(action)
+        for resource in FOREIGN.get(action.partition(":")[0], ["*"])
+        if allows(read_policy(name.removesuffix(".json")), Request(action, resource, chosen))
+    }
+    assert reached == set(REACHES_OTHERS)
 
 
 @pytest.mark.parametrize("name", POLICIES)

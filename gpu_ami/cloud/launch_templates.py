@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _OF_ONE_LAUNCH = ("MinCount", "MaxCount", "SubnetId")
 
 
+# Every template has it: callers may change templates with this tag alone (iam/caller-fleet.json).
+TAG_IMAGE = "gpu-ami:image"
+
+
 @dataclass(frozen=True)
 class Wish:
     """What a user may add to the launch of a proof. root_volume_gib: 0 for the image's own size."""
@@ -68,7 +72,8 @@ def describe(cloud: Cloud, name: str, launch: Launch, wish: Wish) -> LaunchTempl
     if not launch.tags:
         del data["TagSpecifications"]
     kept = {key: value for key, value in data.items() if value and key not in _OF_ONE_LAUNCH}
-    return LaunchTemplate(f"{name}-{launch.instance_type}", launch.instance_type, kept, launch.tags)
+    tags = {**launch.tags, TAG_IMAGE: name}
+    return LaunchTemplate(f"{name}-{launch.instance_type}", launch.instance_type, kept, tags)
 
 
 def _root_volume(cloud: Cloud, ami: str, gib: int) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import TypedDict
 from gpu_ami.data import data_dir
 
 Texts = str | list[str]
+_VARIABLE = re.compile(r"\$\{([^}]+)\}")
 _ARN_SEGMENTS = 5  # colons before the resource of arn:partition:service:region:account:resource
 
 
@@ -71,7 +72,7 @@ def applies(statement: Statement, request: Request) -> bool:
     """Whether a statement is about the request: its action, its resource and its conditions."""
     return (
         names_action(statement, request.action)
-        and any(_covers(pattern, request.resource) for pattern in listed(statement.get("Resource")))
+        and any(_covers(_filled(pattern, request), request.resource) for pattern in listed(statement.get("Resource")))
         and conditions_hold(statement, request.context)
     )
 
@@ -93,13 +94,22 @@ def conditions_hold(statement: Statement, context: Mapping[str, str]) -> bool:
 
 
 def _holds(operator: str, value: str | None, expected: Sequence[str]) -> bool:
-    if operator not in ("StringEquals", "StringLike", "Bool"):
+    # A context here has one value a key, of which "any" and "each" say the same (each: also where the key is missing).
+    quantifier, _, plain = operator.rpartition(":")
+    name, if_exists = plain.removesuffix("IfExists"), plain.endswith("IfExists") or quantifier == "ForAllValues"
+    if name not in ("StringEquals", "StringLike", "Bool", "NumericEquals"):
         raise ValueError(f"condition operator {operator} is not evaluated")
     if value is None:
-        return False
-    if operator == "StringLike":
+        return if_exists
+    if name == "StringLike":
         return any(_like(value, pattern) for pattern in expected)
-    return value.lower() in [text.lower() for text in expected] if operator == "Bool" else value in expected
+    return value.lower() in [text.lower() for text in expected] if name == "Bool" else value in expected
+
+
+def _filled(pattern: str, request: Request) -> str:
+    """A pattern with its policy variables (`${aws:username}`) replaced; one that the context lacks matches nothing."""
+    context = {key.lower(): value for key, value in request.context.items()}
+    return _VARIABLE.sub(lambda match: context.get(match[1].lower(), match[0]), pattern)
 
 
 def _covers(pattern: str, resource: str) -> bool:

@@ -52,7 +52,7 @@ class Authorization:
     def identity(self, call: ServiceCall) -> Identity:
         instance_id = instance_of_access_key(call.access_key)
         if instance_id is None:
-            return Identity(f"arn:aws:iam::{self.ec2.account}:user/gpu-ami-local", self.caller)
+            return Identity(f"arn:aws:iam::{self.ec2.account}:user/{permissions.USER}", self.caller)
         role = self.ec2.role_arn(self.ec2.profile).rpartition("/")[2]
         arn = f"arn:aws:sts::{self.ec2.account}:assumed-role/{role}/{instance_id}"
         return Identity(arn, self.instance)

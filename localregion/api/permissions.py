@@ -14,6 +14,7 @@ from gpu_ami.cloud import policies
 from localregion.api.protocol import ServiceCall
 from localregion.backends import REGION, Ec2
 
+USER = "gpu-ami-local"  # the caller from outside
 # STS answers it whatever the caller's policies say (STS API reference, GetCallerIdentity).
 _FREE = {"sts:GetCallerIdentity"}
 # Parameter of an EC2 call → resource type in its ARN. Images and snapshots have no account in theirs.
@@ -122,6 +123,12 @@ def _tags_of(ec2: Ec2, resource_id: str) -> dict[str, str]:
     return {f"aws:ResourceTag/{key}": value for key, value in ec2.tags(resource_id).items()}
 
 
+def _managed_tags(ec2: Ec2, instance_id: str) -> dict[str, str]:
+    """Systems Manager has the tags of a managed node under a key of its own, too."""
+    tags = ec2.tags(instance_id).items()
+    return {**_tags_of(ec2, instance_id), **{f"ssm:resourceTag/{key}": value for key, value in tags}}
+
+
 def _type_of(resource_id: str) -> str:
     prefixes = {"i": "instance", "vol": "volume", "ami": "image", "snap": "snapshot", "sg": "security-group"}
     return prefixes.get(resource_id.partition("-")[0], "*")
@@ -199,7 +206,9 @@ def _ssm(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
             yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:parameter/{name.removeprefix('/')}")
     elif call.action == "StartSession":
         target = parameters.get("Target", "*")
-        yield policies.Request(call.name, _arn(ec2, "instance", target), _tags_of(ec2, target))
+        # AWS checks the document only where a policy asks for the check ("Start a session with a document").
+        checked = {"ssm:SessionDocumentAccessCheck": "true"} if "DocumentName" in parameters else {}
+        yield policies.Request(call.name, _arn(ec2, "instance", target), {**_managed_tags(ec2, target), **checked})
         document = parameters.get("DocumentName", "SSM-SessionManagerRunShell")
         account = "" if document.startswith("AWS-") else ec2.account
         yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:document/{document}")
@@ -209,13 +218,12 @@ def _ssm(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
         yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:document/{document}")
         named = call.body.get("InstanceIds")
         for target in named if isinstance(named, list) and named else ["*"]:
-            yield policies.Request(call.name, _arn(ec2, "instance", str(target)), _tags_of(ec2, str(target)))
+            yield policies.Request(call.name, _arn(ec2, "instance", str(target)), _managed_tags(ec2, str(target)))
     elif call.action in _OF_DOCUMENTS:
         yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{ec2.account}:document/{parameters.get('Name', '*')}")
     elif call.action == "TerminateSession":
-        yield policies.Request(
-            call.name, f"arn:aws:ssm:{REGION}:{ec2.account}:session/{parameters.get('SessionId', '*')}"
-        )
+        session = f"arn:aws:ssm:{REGION}:{ec2.account}:session/{parameters.get('SessionId', '*')}"
+        yield policies.Request(call.name, session, {"aws:username": USER})
     else:
         yield policies.Request(call.name)
 

@@ -101,7 +101,8 @@ def test_a_second_make_is_a_new_default_version(cloud: Cloud) -> None:
     second = launch_templates.make(cloud, template(cloud, placement_group="train"))
     assert (second.id, first.version, second.version) == (first.id, 1, 2)
     [row] = cloud.ec2.describe_launch_templates(LaunchTemplateNames=[first.name])["LaunchTemplates"]
-    assert (row["DefaultVersionNumber"], row["Tags"]) == (2, [{"Key": "gpu-ami:recipe", "Value": "al2023-compute"}])
+    tags = {tag["Key"]: tag["Value"] for tag in row["Tags"]}
+    assert (row["DefaultVersionNumber"], tags) == (2, TAGS | {launch_templates.TAG_IMAGE: "al2023-compute"})
 
 
 def test_cloudformation_makes_the_same_template(cloud: Cloud) -> None:
