@@ -313,7 +313,7 @@ class Line:
                     image.deprecation_time = "2026-01-01T00:00:00.000Z"
         assert "ami-00000000000000100" not in self.world.ec2.images()
         rolled = publication.roll_back(
-            self.place, publication.Request("r", "previous", policy, "", self.home), Progress("quiet")
+            self.place, publication.RollbackRequest("r", "previous", policy, "", self.home), Progress("quiet")
         )
         assert rolled.is_complete, rolled.text()
 
