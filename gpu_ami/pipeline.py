@@ -20,9 +20,8 @@ from gpu_ami.build import builder as builders
 from gpu_ami.build import image as builds
 from gpu_ami.build import layering
 from gpu_ami.cloud import Cloud, Place, load_place, preflight, runs, with_session_credentials
-from gpu_ami.data import data_root
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
-from gpu_ami.files import home_dir
+from gpu_ami.files import data_root, home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument

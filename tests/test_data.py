@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami import data, errors
+from gpu_ami import errors, files
 from gpu_ami.errors import UsageError
 from gpu_ami.files import home_dir, locked, parse_yaml, read_document, read_json, read_yaml, write_json, write_text
 
@@ -22,8 +22,8 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 
 def test_data_of_a_checkout_are_its_top_level_folders() -> None:
-    assert data.data_root() == CHECKOUT
-    assert data.data_dir("variables", "recipes") == CHECKOUT / "variables" / "recipes"
+    assert files.data_root() == CHECKOUT
+    assert files.data_dir("variables", "recipes") == CHECKOUT / "variables" / "recipes"
 
 
 def installed(root: Path) -> Path:
@@ -37,13 +37,13 @@ def test_data_of_a_wheel_lie_in_the_package(tmp_path: Path) -> None:
     for folder in (package / "_data", package.parent):  # another distribution may install a folder called packer
         for name in ("packer", "variables"):
             (folder / name).mkdir(parents=True)
-    assert data.data_root(package) == package / "_data"
+    assert files.data_root(package) == package / "_data"
 
 
 def test_incomplete_installation_names_the_folders_searched(tmp_path: Path) -> None:
     package = installed(tmp_path)
     with pytest.raises(UsageError) as caught:
-        data.data_root(package)
+        files.data_root(package)
     assert str(package / "_data") in str(caught.value) and str(package.parent) in str(caught.value)
     assert "reinstall" in caught.value.hint
 

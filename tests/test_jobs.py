@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpu_ami import process
 from gpu_ami.errors import GpuAmiError
-from gpu_ami.jobs import UnderWay
+from gpu_ami.process import UnderWay
 
 
 def test_a_job_is_under_way_until_it_has_ended() -> None:

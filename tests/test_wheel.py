@@ -111,14 +111,14 @@ def test_folder_of_init_plans_by_image_name_and_template_is_valid(program: Path,
     assert variables["ansible_vars_file"] == str(out / "ansible.json")
     code = (
         "from pathlib import Path; from gpu_ami.build import packer; from gpu_ami.cloud import load_place;"
-        "from gpu_ami.data import data_dir;"
+        "from gpu_ami.files import data_dir;"
         f"packer.validate(data_dir('packer'), Path({str(out)!r}), load_place(Path('aws.yml'))); print('valid')"
     )
     assert done([program.with_name("python"), "-c", code], tmp_path, GPU_AMI_HOME=home).strip() == "valid"
 
 
 def test_playbook_finds_its_roles(program: Path, tmp_path: Path) -> None:
-    code = "from gpu_ami.data import data_root; print(data_root())"
+    code = "from gpu_ami.files import data_root; print(data_root())"
     data = Path(done([program.with_name("python"), "-c", code], tmp_path).strip())
     assert data.name == "_data"
     command = [

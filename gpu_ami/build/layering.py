@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import validator
 from gpu_ami.cloud import Place, amis, runs
-from gpu_ami.data import data_dir
-from gpu_ami.files import home_dir, locked, read_yaml
+from gpu_ami.files import data_dir, home_dir, locked, read_yaml
 from gpu_ami.plan import Plan
 from gpu_ami.recipes import components, section
 

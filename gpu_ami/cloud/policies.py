@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from gpu_ami.data import data_dir
+from gpu_ami.files import data_dir
 
 Texts = str | list[str]
 _VARIABLE = re.compile(r"\$\{([^}]+)\}")

@@ -43,8 +43,7 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import pipeline
     from gpu_ami.build import Machine, converge
-    from gpu_ami.data import data_root
-    from gpu_ami.files import home_dir, write_json
+    from gpu_ami.files import data_root, home_dir, write_json
     from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables
     from validator.transport import parse_url
 

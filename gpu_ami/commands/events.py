@@ -63,7 +63,7 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
     import os
     import sys
 
-    from gpu_ami.events import reader, table
+    from gpu_ami.events import output, reader
 
     lines = reader.LeftOut()
     gpu_events = _of_host(args, lines) if args.host else _of_file(args, lines)
@@ -74,7 +74,7 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
             yield json.dumps(document, ensure_ascii=False)
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        yield from table.table(gpu_events, colour=colour, left_out=lines, verbose=args.verbose)
+        yield from output.table(gpu_events, colour=colour, left_out=lines, verbose=args.verbose)
 
 
 def _of_file(args: argparse.Namespace, lines: reader.LeftOut) -> Iterator[reader.Event]:

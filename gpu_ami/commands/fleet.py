@@ -78,7 +78,7 @@ def _limit(text: str) -> str:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.cloud import Cloud, fleet
     from gpu_ami.cloud.fleet import machines
-    from gpu_ami.fleet import attachment, documents
+    from gpu_ami.fleet import attachment, payload
     from gpu_ami.plan import PLAN_FILE, Plan
 
     selection = fleet.Selection.of(args.instance_id, args.tag, args.auto_scaling_group)
@@ -90,7 +90,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     cloud = Cloud(_place(args))
     found = machines.find(cloud, selection)
     limits = fleet.Limits(args.max_concurrency, args.max_errors)
-    task = attachment.Attachment(cloud, documents.bundle(plan), found, limits, progress)
+    task = attachment.Attachment(cloud, payload.bundle(plan), found, limits, progress)
     verbs = {"attach": _attach, "status": _status, "detach": _detach, "prove": _prove}
     return verbs[args.verb](args, task, plan, selection)
 
@@ -165,21 +165,21 @@ def _counts(words: Iterable[str]) -> str:
 def _prove(args: argparse.Namespace, task: Attachment, plan: Plan, _selection: machines.Selection) -> Outcome:
     from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
-    from gpu_ami.fleet import condition, proof
+    from gpu_ami.fleet import condition
 
     options.check_identity(args)
     with task.progress.stage(f"ask {counted(len(task.machines), 'machine')}"):
         conditions = condition.ask(task.cloud, task.bundle, task.machines, task.limits, plan.document)
     with runs.begin(home_dir(), task.cloud.place.name) as run:
         check = None if args.no_login else _check(args, task, plan, run)
-        proofs = proof.prove(conditions, check, _workers(args.max_concurrency, len(conditions)))
+        proofs = condition.prove(conditions, check, _workers(args.max_concurrency, len(conditions)))
     lines = [
         _line(each.condition.machine.instance_id, each.condition.machine.instance_type, each.verdict, _why(each))
         for each in proofs
     ]
     lines.append(f"plan {plan.digest} ({plan.image}): {_counts(each.verdict for each in proofs)}")
     data = {"plan": plan.digest, "machines": [each.to_json() for each in proofs]}
-    return Outcome("\n".join(lines), data, proof.exit_code(proofs))
+    return Outcome("\n".join(lines), data, condition.exit_code(proofs))
 
 
 def _why(proof: MachineProof) -> str:
@@ -195,12 +195,14 @@ def _workers(limit: str, machines: int) -> int:
 def _check(args: argparse.Namespace, task: Attachment, plan: Plan, run: Any) -> Check:
     """Runs the telemetry's checks on one machine, over SSH or the tunnel of the place."""
     from gpu_ami.cloud import login
-    from gpu_ami.fleet import proof
+    from gpu_ami.fleet import condition as conditions
     from gpu_ami.plan import PLAN_FILE
     from gpu_ami.validate import Proof, Target
 
     out, place = options.existing_plan(args.out), task.cloud.place
-    shared = Proof(plan.document, out / PLAN_FILE, place, out / "fleet", task.progress, options=["-k", proof.SELECTION])
+    shared = Proof(
+        plan.document, out / PLAN_FILE, place, out / "fleet", task.progress, options=["-k", conditions.SELECTION]
+    )
     user = args.ssh_user or plan.document["os"]["ssh_user"]
     interface = place.ssh_interface
 

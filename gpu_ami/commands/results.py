@@ -15,9 +15,9 @@ from gpu_ami.cloud import launch_templates, preflight, sweep
 from gpu_ami.cloud.fleet import run_command
 from gpu_ami.commands.facts_results import Facts
 from gpu_ami.errors import ErrorDocument
-from gpu_ami.events import catalogue, documents
+from gpu_ami.events import catalogue, output
 from gpu_ami.faults import catalogue as faults
-from gpu_ami.fleet import condition, proof
+from gpu_ami.fleet import condition
 from gpu_ami.plan import BumpPolicy, Change, Move
 from gpu_ami.progress import ProgressLine
 from gpu_ami.publish import record
@@ -90,7 +90,7 @@ class FleetProof(TypedDict):
     """`fleet prove`."""
 
     plan: str
-    machines: list[proof.MachineProofDocument]
+    machines: list[condition.MachineProofDocument]
 
 
 class DiskUse(TypedDict):
@@ -355,7 +355,7 @@ RESULTS: Mapping[str, Any] = {
     "facts": Facts,
     "bump": list[BumpDocument],
     "import": ImportDocument,
-    "events": documents.EventDocument | documents.LeftOutDocument,
+    "events": output.EventDocument | output.LeftOutDocument,
     "xid": list[catalogue.Explanation],
     "runbook": Runbook | list[AlarmSummary] | AlarmPattern,
     "telemetry": TelemetryFiles,

@@ -63,8 +63,7 @@ def _pattern(word: str | None) -> Outcome:
 
 
 def _default_group() -> str:
-    from gpu_ami.data import data_dir
-    from gpu_ami.files import read_yaml
+    from gpu_ami.files import data_dir, read_yaml
 
     defaults = read_yaml(data_dir("variables", "defaults.yml"), "it belongs to gpu-ami: reinstall it")
     return str(defaults["telemetry"]["json_log_group"])

@@ -197,8 +197,7 @@ def require_buildable(plan: Plan) -> None:
 def try_build(plan: Plan, progress: Progress) -> dict[str, Any]:
     """A row of `builds` in variables/facts/distribution_drivers.yml: what DKMS makes of the planned module."""
     from gpu_ami.build import Machine, converge
-    from gpu_ami.data import data_root
-    from gpu_ami.files import home_dir
+    from gpu_ami.files import data_root, home_dir
     from gpu_ami.plan import ANSIBLE_FILE, ansible_variables
     from localregion.images import source_ami
     from localregion.machines import Devices

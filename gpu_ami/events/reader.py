@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict, cast
 
-from gpu_ami.data import data_dir
 from gpu_ami.errors import MachineError, UsageError, counted
 from gpu_ami.events.archives import Archive, Unread
 from gpu_ami.events.repeats import Repeats
+from gpu_ami.files import data_dir
 
 _PACKAGE = "hwevents"
 # The parser's own log where it exists, else the kernel's ring buffer.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, Selection, documents, run_command
 from gpu_ami.errors import UsageError
-from gpu_ami.fleet.documents import CONFIGURE_PACKAGE, MANAGE_AGENT, PACKAGE, Bundle
+from gpu_ami.fleet.payload import CONFIGURE_PACKAGE, MANAGE_AGENT, PACKAGE, Bundle
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from gpu_ami.cloud import Place, login
-from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
-from gpu_ami.files import read_document, write_json
+from gpu_ami.files import data_dir, read_document, write_json
 from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, components, section, site
 from validator.plan_document import Builder
 

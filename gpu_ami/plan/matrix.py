@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import process
-from gpu_ami.data import data_root
 from gpu_ami.errors import UsageError
+from gpu_ami.files import data_root
 from gpu_ami.plan.document import digest_of
 from gpu_ami.plan.lock import Change, lock_file, locks_folder, resolved_recipe, resolved_values, value_differences
 from gpu_ami.recipes import ResolvedPlan

@@ -1,13 +1,12 @@
 """From a recipe to a plan's document: facts, the recipe's grammar, its layers, and their resolution.
 
-layers               a recipe, found by name, and the layers below it, merged; the origin of every value
+layers               a recipe and the layers below it, merged; where each value comes from
 grammar              the keys of a recipe
 site                 a site's own roles, facts, checks and faults
 resolver             recipe and facts become the plan's document
 solver               a version for every component, or all conflicts; releases that are known, and what `newest` takes
 agent                the CloudWatch agent's configuration
 notes                notes of a plan that can be built; until when systems get updates
-explanation          where each value of a recipe comes from
 reference            the reference of the recipe's keys, for docs/recipes.md
 
 Packages: components (one file each: what it is called, needs, installs), facts (the tables of variables/facts) and
@@ -15,11 +14,12 @@ rules (between versions, and between a recipe's values).
 """
 
 from gpu_ami.recipes import components
-from gpu_ami.recipes.explanation import ExplainedValue, explain
 from gpu_ami.recipes.facts import ARCHITECTURES, VARIABLES, Facts, load_facts
 from gpu_ami.recipes.layers import (
+    ExplainedValue,
     Recipe,
     all_recipes,
+    explain,
     facts_of,
     find_recipe,
     new_recipe_folder,

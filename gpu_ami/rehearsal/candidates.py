@@ -31,7 +31,7 @@ import gpu_ami
 import localregion
 import validator
 from gpu_ami.build import layering
-from gpu_ami.data import data_root
+from gpu_ami.files import data_root
 from localregion.images import rootfs_layers
 
 if TYPE_CHECKING:

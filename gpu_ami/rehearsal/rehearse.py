@@ -39,7 +39,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.jobs import UnderWay
+from gpu_ami.process import UnderWay
 from gpu_ami.rehearsal.selection import expected_seconds
 from localregion import space
 

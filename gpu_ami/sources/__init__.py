@@ -3,8 +3,7 @@
 http/            client, cache, and the errors of a source
 repositories/    apt and dnf repositories: keys, indexes, dependencies
 planned          the packages, files and tags that a plan needs
-survey           checks all sources of a plan at the same time
-table            a survey as a table
+survey           checks all sources of a plan at the same time; a survey as a table
 refresh          rows for variables/facts from the vendors' metadata
 releases         releases that no package index names, git tags; rows added to the text of a table of facts
 """
@@ -12,8 +11,7 @@ releases         releases that no package index names, git tags; rows added to t
 from gpu_ami.sources.http import Cache, Client, Limits, SourceError, mirrored
 from gpu_ami.sources.refresh import Proposal, Refreshed, refresh
 from gpu_ami.sources.repositories import Index, Package, Repository, index_files, read_repository
-from gpu_ami.sources.survey import ResolveAmi, Survey, SurveyDocument, require, survey
-from gpu_ami.sources.table import as_table
+from gpu_ami.sources.survey import ResolveAmi, Survey, SurveyDocument, as_table, require, survey
 
 __all__ = [
     "Cache",

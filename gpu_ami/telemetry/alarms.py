@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
 from gpu_ami.events import catalogue
-from gpu_ami.files import read_yaml
+from gpu_ami.files import data_dir, read_yaml
 
 EVENTS, INSTANCE, NEURON = "events", "instance", "neuron"
 URGENCIES = ("page", "ticket")

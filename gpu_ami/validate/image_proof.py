@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import Cloud, capacity, key_name, placement_groups, runs, temporary_keys
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
-from gpu_ami.jobs import UnderWay
 from gpu_ami.plan import cost
+from gpu_ami.process import UnderWay
 from gpu_ami.report import HostReport, LaunchAttempt, Report
 from gpu_ami.validate import cluster, nodes
 from gpu_ami.validate.clusters import Proven

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami import process
-from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, MachineError
+from gpu_ami.files import data_dir
 from gpu_ami.plan import SITE_FOLDER
 from gpu_ami.validate.machines import deadlines
 from validator.file_account import KEPT_FILE

@@ -18,8 +18,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NotRequired
 
-from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
+from gpu_ami.files import data_dir
 from validator.plan_document import Gpu
 
 FAULT_TAG = "gpu-ami:fault"

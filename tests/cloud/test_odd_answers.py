@@ -21,8 +21,8 @@ from gpu_ami import cli
 from gpu_ami.cloud import Cloud, Place, aws_errors
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.commands import dashboard
-from gpu_ami.data import data_root
 from gpu_ami.errors import CloudError
+from gpu_ami.files import data_root
 from tests.release import examples
 from validator import deadline
 

@@ -74,7 +74,7 @@ def test_refresh_names_sources_that_do_not_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpu_ami.sources.http import client
-    from gpu_ami.sources.http.cache import Unreachable
+    from gpu_ami.sources.http.client import Unreachable
 
     def ask(_self: object, _method: str, url: str, *_: object) -> None:
         raise Unreachable(f"{url}: not in a test")

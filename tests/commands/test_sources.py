@@ -81,7 +81,7 @@ def test_recipe_is_asked_at_the_vendors_addresses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from gpu_ami.sources.http import client
-    from gpu_ami.sources.http.cache import Unreachable
+    from gpu_ami.sources.http.client import Unreachable
 
     asked: list[str] = []
 

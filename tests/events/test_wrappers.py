@@ -96,7 +96,7 @@ def test_end_of_an_overlong_line_is_not_dropped_in_silence() -> None:
 
 
 def test_absence_is_claimed_only_where_everything_was_understood() -> None:
-    from gpu_ami.events import table
+    from gpu_ami.events import output
 
     for text, is_claimed in (
         ("usb 1-1: new device", True), ("[1.5] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05", True),
@@ -106,20 +106,20 @@ def test_absence_is_claimed_only_where_everything_was_understood() -> None:
         ("[2.5] NVRM: Xid (PCI:0000:6", False), ("a NVRM sentence", False),
     ):  # fmt: skip
         events, lines = read(text)
-        shown = list(table.table(iter(events), colour=False, left_out=lines))
+        shown = list(output.table(iter(events), colour=False, left_out=lines))
         assert any(line.startswith("No Xid") for line in shown) == is_claimed, text
         assert any("not known" in line for line in shown) != is_claimed
 
 
 def test_cause_that_an_xid_45_names_is_not_nothing_to_do() -> None:
     """Seen in public logs: only the cleanup lines were pasted, and the cause is an NVLink error that needs a reboot."""
-    from gpu_ami.events import table
+    from gpu_ami.events import output
 
     cleanup = "[ 9.5] NVRM: Xid (PCI:0000:dc:00): 45, pid=7, name=python3, Ch 00000001 caused by previous Xid 149\n"
-    shown = "\n".join(table.table(iter(read(cleanup)[0]), colour=False))
+    shown = "\n".join(output.table(iter(read(cleanup)[0]), colour=False))
     assert "Nothing to do" not in shown and "Cause: Xid 149, " in shown and "its own line is not in this log" in shown
     with_cause = cleanup.replace("45,", "149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x0 0x0 0x0 0x0 0x0)\n#") + cleanup
-    assert "is not in this log" not in "\n".join(table.table(iter(read(with_cause)[0]), colour=False))
+    assert "is not in this log" not in "\n".join(output.table(iter(read(with_cause)[0]), colour=False))
 
 
 def test_line_numbers_are_said_on_request() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_ami.cloud.fleet import Limits, Selection, machines
 from gpu_ami.errors import CloudError, UsageError
-from gpu_ami.fleet import documents
+from gpu_ami.fleet import payload
 from gpu_ami.fleet.attachment import Attachment, plan_steps, require_future
 from gpu_ami.progress import Progress
 from localregion.backends import Refused
@@ -22,7 +22,7 @@ PARTS = "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 def attachment(in_service: Fleet, limits: Limits | None = None) -> Attachment:
     found = machines.find(in_service.cloud, ALL)
     return Attachment(
-        in_service.cloud, documents.bundle(in_service.plan), found, limits or Limits("10", "100%"), Progress("quiet")
+        in_service.cloud, payload.bundle(in_service.plan), found, limits or Limits("10", "100%"), Progress("quiet")
     )
 
 

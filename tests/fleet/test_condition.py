@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud.fleet import FleetMachine, Outcome
-from gpu_ami.fleet import condition, documents
+from gpu_ami.fleet import condition, payload
 from localregion.backends.systems_manager.documents import AWS_DOCUMENTS, MAX_BYTES, steps
 from tests.fleet.service_machines import write_plan
 
@@ -80,23 +80,23 @@ def test_findings_of_the_diagnosis_are_lines(answer: Any, lines: list[str]) -> N
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> documents.Bundle:
-    return documents.bundle(write_plan(tmp_path_factory.mktemp("plan")))
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> payload.Bundle:
+    return payload.bundle(write_plan(tmp_path_factory.mktemp("plan")))
 
 
-def test_no_document_is_larger_than_systems_manager_takes(bundle: documents.Bundle) -> None:
+def test_no_document_is_larger_than_systems_manager_takes(bundle: payload.Bundle) -> None:
     sizes = {name: len(json.dumps(content, indent=1).encode()) for name, content in bundle.documents.items()}
     assert max(sizes.values()) <= MAX_BYTES - 4096, sizes  # the rest is for what AWS adds
 
 
-def test_references_are_to_the_document_s_own_parameters(bundle: documents.Bundle) -> None:
+def test_references_are_to_the_document_s_own_parameters(bundle: payload.Bundle) -> None:
     for content in bundle.documents.values():
         used = set(re.findall(r"\{\{\s*(\S+?)\s*\}\}", json.dumps(content)))
         assert used <= set(content.get("parameters", {}))
         assert json.dumps(content).count("{{") == (1 if used else 0)
 
 
-def test_machines_to_come_get_every_step_in_order(bundle: documents.Bundle) -> None:
+def test_machines_to_come_get_every_step_in_order(bundle: payload.Bundle) -> None:
     known = {**AWS_DOCUMENTS, **bundle.documents}
     planned = steps(bundle.documents[bundle.names.future], {}, known.__getitem__)
     files = [f"files{number}" for number in range(1, bundle.parts + 1)]
@@ -107,11 +107,11 @@ def test_machines_to_come_get_every_step_in_order(bundle: documents.Bundle) -> N
 
 def test_parameters_are_the_plan_s_configuration(tmp_path: Path) -> None:
     plan = write_plan(tmp_path)
-    made = documents.bundle(plan)
+    made = payload.bundle(plan)
     assert json.loads(made.parameters[made.names.base]) == plan.document["cloudwatch_agent"]["config"]
     assert json.loads(made.parameters[made.names.gpu]) == plan.document["cloudwatch_agent"]["gpu_config"]
     assert all(name.startswith("AmazonCloudWatch-") for name in made.parameters)
 
 
-def test_names_are_those_that_systems_manager_takes(bundle: documents.Bundle) -> None:
+def test_names_are_those_that_systems_manager_takes(bundle: payload.Bundle) -> None:
     assert [name for name in bundle.documents if not re.fullmatch(r"[a-zA-Z0-9_.-]{3,128}", name)] == []

@@ -10,13 +10,13 @@ import pytest
 
 from gpu_ami.cloud.fleet import Limits, Selection, machines
 from gpu_ami.errors import MachineError
-from gpu_ami.fleet import condition, documents, proof
+from gpu_ami.fleet import condition, payload
 from gpu_ami.fleet.condition import Condition
 from tests.fleet.service_machines import Fleet
 from validator.results import CheckRecord, HostResults, Verdict
 
 ALL = Selection(tags={"fleet": "train"})
-CHECKED = [*proof._REQUIRED, "xid::test_drill_is_labelled", "cloudwatch_agent::test_agent_is_active_and_enabled"]
+CHECKED = [*condition._REQUIRED, "xid::test_drill_is_labelled", "cloudwatch_agent::test_agent_is_active_and_enabled"]
 
 
 def results(**verdicts: str) -> HostResults:
@@ -35,7 +35,7 @@ def results(**verdicts: str) -> HostResults:
 def conditions(in_service: Fleet) -> list[Condition]:
     found = machines.find(in_service.cloud, ALL)
     limits = Limits("20", "100%", 30)
-    return condition.ask(in_service.cloud, documents.bundle(in_service.plan), found, limits, in_service.plan.document)
+    return condition.ask(in_service.cloud, payload.bundle(in_service.plan), found, limits, in_service.plan.document)
 
 
 @pytest.mark.slow
@@ -52,13 +52,13 @@ def test_of_twenty_machines_the_three_broken_ones_are_named(in_service: Fleet) -
         checked.append(one.machine.instance_id)
         return results()
 
-    proofs = proof.prove(conditions(in_service), check, 4)
+    proofs = condition.prove(conditions(in_service), check, 4)
     named = {each.condition.machine.instance_id: each.condition.state for each in proofs if each.verdict != "PASS"}
     assert named == {silent.instance_id: "silent", behind.instance_id: "behind", other.instance_id: "other plan"}
     assert len(checked) == 17 and not set(checked) & set(named)
     by_id = {each.condition.machine.instance_id: each for each in proofs}
     assert by_id[silent.instance_id].verdict == "UNPROVEN" and by_id[behind.instance_id].verdict == "FAIL"
-    assert proof.exit_code(proofs) == 1
+    assert condition.exit_code(proofs) == 1
 
 
 @pytest.mark.parametrize("code", ["ThrottlingException", "AccessDeniedException"])
@@ -74,9 +74,9 @@ def test_what_cloudwatch_does_not_tell_is_unproven(
         raise answer.exceptions.ClientError({"Error": {"Code": code, "Message": "no"}}, "GetLogEvents")
 
     monkeypatch.setattr(answer, "get_log_events", refuse)
-    (one,) = proof.prove(conditions(in_service), None, 1)
+    (one,) = condition.prove(conditions(in_service), None, 1)
     assert (one.verdict, one.condition.state) == ("UNPROVEN", "unproven") and code in one.condition.reason
-    assert proof.exit_code([one]) == 4
+    assert condition.exit_code([one]) == 4
 
 
 def ok() -> Condition:
@@ -101,7 +101,7 @@ def raising(_: Condition) -> HostResults:
     ],
 )
 def test_the_verdict_is_of_the_checks(check: Callable[[Condition], HostResults], verdict: str, reason: str) -> None:
-    (one,) = proof.prove([ok()], check, 1)
+    (one,) = condition.prove([ok()], check, 1)
     assert (one.verdict, one.reasons) == (verdict, [reason] if reason else [])
     assert json.loads(json.dumps(one.to_json()))["verdict"] == verdict
 
@@ -110,7 +110,7 @@ def test_the_verdict_is_of_the_checks(check: Callable[[Condition], HostResults],
 def test_the_drill_of_a_neuron_machine_is_its_own(verdict: str, expected: str) -> None:
     drill = CheckRecord("neuron_error::test_drill_is_labelled", "neuron_error", "T2", "", Verdict(verdict))
     others = [check for check in results().checks if check.role != "xid"]
-    (one,) = proof.prove([ok()], lambda _: HostResults("h", (*others, drill)), 1)
+    (one,) = condition.prove([ok()], lambda _: HostResults("h", (*others, drill)), 1)
     assert one.verdict == expected
 
 
@@ -119,7 +119,7 @@ def test_the_selection_has_the_telemetry_s_checks() -> None:
     from _pytest.mark.expression import Expression
 
     def chosen(module: str, name: str) -> bool:
-        return Expression.compile(proof.SELECTION).evaluate(lambda word, **_: word in f"{module}.py {name}")
+        return Expression.compile(condition.SELECTION).evaluate(lambda word, **_: word in f"{module}.py {name}")
 
     assert chosen("event_parser", "test_parser_has_a_heartbeat") and chosen("xid", "test_drill_is_labelled")
     assert chosen("neuron_error", "test_drill_arrives_once")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.explanation import ExplainedValue, explain
 from gpu_ami.recipes.facts.tables import VARIABLES, load_facts
-from gpu_ami.recipes.layers import read_recipe
+from gpu_ami.recipes.layers import ExplainedValue, explain, read_recipe
 
 
 def explained(image: str, *overrides: str) -> list[ExplainedValue]:

@@ -13,7 +13,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from gpu_ami.data import data_dir
+from gpu_ami.files import data_dir
 from gpu_ami.release import bom
 from gpu_ami.report import Report
 from tests.release import examples

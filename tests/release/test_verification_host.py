@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.data import data_dir
 from gpu_ami.errors import MachineError
+from gpu_ami.files import data_dir
 from gpu_ami.release import keys, verification, verification_host
 from gpu_ami.release.verification import Findings
 from tests.release import examples

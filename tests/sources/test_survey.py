@@ -15,8 +15,7 @@ import pytest
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.recipes import ResolvedPlan
 from gpu_ami.sources.http.client import Client, Limits
-from gpu_ami.sources.survey import PINNED, Finding, ReadIndex, Survey, survey
-from gpu_ami.sources.table import as_table
+from gpu_ami.sources.survey import PINNED, Finding, ReadIndex, Survey, as_table, survey
 
 from .conftest import PACKAGES, PATIENT, Response, Signer, Web, put_apt, put_dnf, stall
 

@@ -1,6 +1,6 @@
 """Telemetry on a machine that gpu-ami did not build: prepare, install, status, detach, clean. Python 3.7, root.
 
-Systems Manager runs it (gpu_ami/fleet/documents.py). Every verb prints one line of JSON; a refusal goes to standard
+Systems Manager runs it (gpu_ami/fleet/payload.py). Every verb prints one line of JSON; a refusal goes to standard
 error, with exit status 1. Before anything is installed, `prepare` writes down what was there: `detach` takes back what
 was not, and no more. GPU_AMI_ROOT is a prefix of every path, for tests.
 """

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from gpu_ami.cloud import aws_errors, capacity, launches, policies, runs
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, error, examined, ok, warning
-from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, UsageError
+from gpu_ami.files import data_dir
 
 if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient

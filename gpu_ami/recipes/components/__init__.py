@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
+from gpu_ami.files import data_dir
 from gpu_ami.recipes.facts import read_yaml
 from gpu_ami.recipes.rules import Component
 from validator.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, Text

@@ -2,9 +2,7 @@
 
 component            what a component declares of itself, and of variables of Packer templates
 resolve_context      what rules are given: recipe, system, node family, accelerators, facts
-driver               rules of the driver, from NVIDIA or the system's archive, and of the libraries built on it
-driver_branches      rules of a base AMI that takes one of several drivers at the first boot
-grid                 rules of NVIDIA's GRID driver from AWS's bucket
+driver               the driver from NVIDIA, the system's archive, GRID's bucket or a base AMI; libraries built on it
 network              rules of EFA, aws-ofi-nccl and NCCL
 incompatibilities    combinations that are known not to work, and what a recipe accepts of them
 image                rules of instance types, system, node family, accelerators and root volume
@@ -26,9 +24,14 @@ from gpu_ami.recipes.rules.component import (
     version_kind,
     versioned,
 )
-from gpu_ami.recipes.rules.driver import DISTRIBUTION_RULES, DRIVER_RULES, distribution_has_driver, runs_natively
-from gpu_ami.recipes.rules.driver_branches import BRANCH_RULES
-from gpu_ami.recipes.rules.grid import GRID_RULES
+from gpu_ami.recipes.rules.driver import (
+    BRANCH_RULES,
+    DISTRIBUTION_RULES,
+    DRIVER_RULES,
+    GRID_RULES,
+    distribution_has_driver,
+    runs_natively,
+)
 from gpu_ami.recipes.rules.image import IMAGE_RULES, base_keeps_its_own, has_packages, python_for, volume_has_room
 from gpu_ami.recipes.rules.incompatibilities import INCOMPATIBILITY_RULES, TELEMETRY_RULES, refusal, unknown_layout
 from gpu_ami.recipes.rules.incompatibilities import notes as accepted_notes

@@ -1,19 +1,15 @@
 """Package repositories: their signed indexes, and what a package in them needs.
 
-reading        a repository's key and index, read once for each client
 repository     a repository as a plan names it, and its index
-apt            apt repositories
-dnf            dnf repositories
-compression    gzip, xz and zstd, with a limit on the decompressed size
 keys           OpenPGP keys and signatures
-index          packages of a repository: planned, similar, newer versions by rpm's or dpkg's order; their dependencies
+index          packages of a repository: planned, similar, newer by rpm's or dpkg's order; compressed indexes
+signed_index   a repository's key and signed index, of apt or dnf, read once for each client
 """
 
-from gpu_ami.sources.repositories.apt import index_files
 from gpu_ami.sources.repositories.index import Index, Package, judge
 from gpu_ami.sources.repositories.keys import Key, require_issuer
-from gpu_ami.sources.repositories.reading import key_at, read_index, read_repository, repository_key
 from gpu_ami.sources.repositories.repository import ReadRepository, Repository
+from gpu_ami.sources.repositories.signed_index import index_files, key_at, read_index, read_repository, repository_key
 
 __all__ = [
     "Index",

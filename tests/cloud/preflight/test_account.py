@@ -16,7 +16,7 @@ from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.preflight import identity, resources
 from gpu_ami.cloud.preflight.findings import Level, Scope, error, ok, warning
 from gpu_ami.cloud.preflight.identity import NEEDED, allows
-from gpu_ami.data import data_dir
+from gpu_ami.files import data_dir
 
 
 def allow(action: Any, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.recipes.rules import grid as rules
+from gpu_ami.recipes.rules import driver as rules
 from gpu_ami.recipes.rules.resolve_context import ResolveContext
 from tests.recipes.conftest import context
 

@@ -13,12 +13,21 @@ import pytest
 
 from gpu_ami import process
 from gpu_ami.sources.http import Client, SourceError
-from gpu_ami.sources.repositories import apt
-from gpu_ami.sources.repositories.compression import inflate
-from gpu_ami.sources.repositories.index import Index, Package, Relation, compare, compare_rpm, judge, rpmvercmp, split
+from gpu_ami.sources.repositories import signed_index
+from gpu_ami.sources.repositories.index import (
+    Index,
+    Package,
+    Relation,
+    compare,
+    compare_rpm,
+    inflate,
+    judge,
+    rpmvercmp,
+    split,
+)
 from gpu_ami.sources.repositories.keys import dearmored
-from gpu_ami.sources.repositories.reading import read_repository
 from gpu_ami.sources.repositories.repository import Repository, digest
+from gpu_ami.sources.repositories.signed_index import read_repository
 from tests.sources.conftest import Signer, Web, apt_repository, compress, put_apt
 
 
@@ -104,8 +113,8 @@ def test_provided_name_without_version_meets_only_a_relation_without() -> None:
 
 
 def package(name: str, version: str, needs: str = "", provides: str = "") -> Package:
-    provided = tuple(one for group in apt.relations(provides) for one in group)
-    return Package(name, version, "amd64", apt.relations(needs), provided)
+    provided = tuple(one for group in signed_index.relations(provides) for one in group)
+    return Package(name, version, "amd64", signed_index.relations(needs), provided)
 
 
 def unmet(*packages: Package, kind: str = "deb", **planned: str) -> list[str]:

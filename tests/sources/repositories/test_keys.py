@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.sources.http.cache import SourceError
+from gpu_ami.sources.http.client import SourceError
 from gpu_ami.sources.repositories import keys
 from tests.sources.conftest import LONG_AGO, Signer
 

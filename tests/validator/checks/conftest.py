@@ -13,7 +13,7 @@ import testinfra.host
 import yaml
 from testinfra.backend import base
 
-from gpu_ami.data import data_dir
+from gpu_ami.files import data_dir
 from validator.cloudwatch import ApiRefused
 from validator.observe import Observe
 from validator.plan import as_plan

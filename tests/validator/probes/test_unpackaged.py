@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.data import data_dir
+from gpu_ami.files import data_dir
 from validator import remote
 from validator.file_account import Entry as BaseEntry
 from validator.file_account import load_footprint

@@ -1,14 +1,13 @@
 """NVIDIA's driver: from NVIDIA's repository, the system's own archive, or AWS's bucket of GRID drivers.
 
 packages             its packages and repository, which CUDA's libraries and the driver's companions share
-branches             the drivers of a base AMI that takes one of several
 """
 
 from __future__ import annotations
 
 import re
 
-from gpu_ami.recipes.components.nvidia_driver import branches, packages
+from gpu_ami.recipes.components.nvidia_driver import packages
 from gpu_ami.recipes.rules import (
     DISTRIBUTION_RULES,
     DRIVER_RULES,
@@ -77,7 +76,7 @@ COMPONENT = Component(
     },
     section=NvidiaDriver,
     write=packages.driver_section,
-    of_base=branches.of_base,
+    of_base=packages.of_base,
     rules=(
         *DRIVER_RULES,
         *DISTRIBUTION_RULES,

@@ -7,7 +7,14 @@ from typing import cast
 
 from gpu_ami.recipes.facts import Row, Sources, at_least, branch, parts
 from gpu_ami.recipes.rules import Assignment, ResolveContext
-from validator.plan_document import DriverCompanion, FurtherRepository, NvidiaDriver, Repository
+from validator.plan_document import (
+    DriverBranch,
+    DriverCompanion,
+    DriverOfBase,
+    FurtherRepository,
+    NvidiaDriver,
+    Repository,
+)
 
 
 def package_style(context: ResolveContext) -> str:
@@ -205,3 +212,35 @@ def modules_extra(context: ResolveContext) -> list[str]:
     kernels = context.os["kernel_packages"]
     package = (kernels.get(context.kernel) or kernels["default"]).get("modules_extra")
     return [package] if package else []
+
+
+def of_base(context: ResolveContext, sources: Sources) -> DriverOfBase:
+    """What the plan says of the base AMI's driver beside its version: nothing where there is one branch."""
+    if not context.driver_branches:
+        return {}
+    row = context.variant
+    section: DriverOfBase = {
+        "flavour": "boot",
+        "flavour_by_instance_type": {
+            name: one.flavours[name]
+            for name in context.instance_types
+            for one in context.driver_branches
+            if name in one.flavours
+        },
+        "branches": {
+            one.name: DriverBranch(
+                version=one.version,
+                tree=f"{row['trees']}/{one.name}",
+                open_list=row["open_list"].format(branch=branch(one.version)),
+                instance_types=list(one.flavours),
+            )
+            for one in context.driver_branches
+        },
+        "selects_at_boot": list(row["selects_at_boot"]),
+    }
+    without_gsp = [name for name, facts in context.instance_types.items() if facts["family"] in row["without_gsp"]]
+    if without_gsp:
+        section["without_gsp"] = without_gsp
+    branches = "; ".join(map(str, context.driver_branches))
+    sources.note(f"{context.base_ami} takes one of its drivers at the first boot, by the instance type: {branches}")
+    return section
