@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -55,8 +56,14 @@ def stage(
         for path in _matching(tree, fill(name, values), row):
             path.write_text(substitute(path.read_text(encoding="utf-8"), values), encoding="utf-8")
     for name, library in row.entry.get("libraries", {}).items():
+        if _numbers(values["version"]) < _numbers(library.get("since", "0")):
+            continue
         _compile(row, library, values, _inside(tree, fill(name, values)), ARCHITECTURES[architecture])
     normalise(tree)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def _inside(tree: Path, name: str) -> Path:

@@ -47,7 +47,7 @@ def _by_path(item: Kind) -> MapOf:
 _RELATIONS = _by_kind(ListOf(Text("python3 (>= 3.9)")))
 _OBJECT: Mapping[str, Kind] = {"source": _PATH, "soname": _PATH, "exports": _PATH}
 _LINKED = Keys(_OBJECT, needed=("source", "soname"))
-_LIBRARY = Keys({**_OBJECT, "needs": _LINKED}, needed=("source", "soname"))
+_LIBRARY = Keys({**_OBJECT, "needs": _LINKED, "since": _VERSION}, needed=("source", "soname"))
 _EVERY_ROW: Mapping[str, Kind] = {
     "name": Text("libtool-(data|extra)", r"\S+"),
     "summary": Text("A tool"),
@@ -109,9 +109,10 @@ class Needed(TypedDict):
 
 
 class Library(Needed):
-    """A shared object, and the one that it is linked to."""
+    """A shared object, and the one that it is linked to. since: the first version of the package that has it."""
 
     needs: NotRequired[Needed]
+    since: NotRequired[str]
 
 
 class Entry(TypedDict):

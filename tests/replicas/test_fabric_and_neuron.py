@@ -234,8 +234,15 @@ def staged(row_name: str, tmp_path: Path, version: str) -> Path:
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc here")
-def test_plugin_is_built_as_the_original_is(tmp_path: Path) -> None:
-    tree, out = staged("aws-ofi-nccl", tmp_path, "1.16.3"), tmp_path / "out"
+@pytest.mark.parametrize(
+    ("version", "libraries"),
+    [
+        ("1.16.3", {"libnccl-net.so"}),
+        ("1.21.1", {"libnccl-net.so", "libnccl-net-ofi.so", "libnccl-ofi-tuner.so", "libnccl-tuner-ofi.so"}),
+    ],
+)
+def test_plugin_is_built_as_the_original_is(tmp_path: Path, version: str, libraries: set[str]) -> None:
+    tree, out = staged("aws-ofi-nccl", tmp_path, version), tmp_path / "out"
     libfabric = tmp_path / "efa"
     options = [f"--prefix={out}", f"--with-libfabric={libfabric}", "--with-cuda=/usr/local/cuda", "--disable-tests"]
     run(["./autogen.sh"], timeout=60, cwd=tree)
@@ -246,9 +253,11 @@ def test_plugin_is_built_as_the_original_is(tmp_path: Path) -> None:
     (libfabric / "lib/libfabric.so.1").touch()
     run(["./configure", *options], timeout=60, cwd=tree)
     run(["make", "install"], timeout=60, cwd=tree)
-    data = (out / "lib/libnccl-net.so").read_bytes()
-    assert b"NET/OFI Initializing aws-ofi-nccl 1.16.3\0" in data
-    assert b"gpu-ami replica of aws-ofi-nccl 1.16.3\0" in data
+    assert {path.name for path in (out / "lib").iterdir()} == libraries
+    for name in libraries:
+        data = (out / "lib" / name).read_bytes()
+        assert f"NET/OFI Initializing aws-ofi-nccl {version}\0".encode() in data
+        assert f"gpu-ami replica of aws-ofi-nccl {version}\0".encode() in data
 
 
 @needs_headers
