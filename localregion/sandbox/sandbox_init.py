@@ -200,8 +200,13 @@ class SandboxRoot:
     def _make_sys(self) -> None:
         """The kernel's own /sys below, and above it what the sandbox adds or a role writes."""
         upper = self.folder / "memory/sys-upper"
-        for index in range(self.settings.devices.get("efa", 0)):
-            (upper / f"class/infiniband/rdmap{index}s0").mkdir(parents=True)
+        for node, (name, driver) in enumerate(_rdma_devices(self.settings.devices)):
+            device = upper / f"class/infiniband/{name}/device"
+            device.mkdir(parents=True)
+            (device / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+            verbs = upper / f"class/infiniband_verbs/uverbs{node}"
+            verbs.mkdir(parents=True)
+            (verbs / "ibdev").write_text(f"{name}\n", encoding="ascii")
         self.mount("-t", "sysfs", "sys", "memory/sys")
         layers = "lowerdir=memory/sys,upperdir=memory/sys-upper,workdir=memory/sys-work"
         self.mount("-t", "overlay", "sys", "root/sys", "-o", layers)
@@ -281,9 +286,15 @@ def device_nodes(devices: Mapping[str, int]) -> Iterable[str]:
     yield from ("nvidiactl",) if devices.get("gpu") else ()
     yield from (f"nvidia-nvswitch{index}" for index in range(devices.get("nvswitch", 0)))
     yield from ("nvidia-nvswitchctl",) if devices.get("nvswitch") else ()
-    yield from (f"infiniband/uverbs{index}" for index in range(devices.get("efa", 0)))
+    yield from (f"infiniband/uverbs{index}" for index in range(len(_rdma_devices(devices))))
     yield from (f"infiniband/umad{index}" for index in range(devices.get("umad", 0)))
     yield from (f"neuron{index}" for index in range(devices.get("neuron", 0)))
+
+
+def _rdma_devices(devices: Mapping[str, int]) -> list[tuple[str, str]]:
+    """(name, driver) of each, in the order of the nodes: EFAs, and the bridges to the NVSwitches, two ports each."""
+    efa = [(f"rdmap{index}s0", "efa") for index in range(devices.get("efa", 0))]
+    return efa + [(f"ibp{115 + index}s0f0", "mlx5_core") for index in range(devices.get("umad", 0) // 2 if efa else 0)]
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,11 @@ def test_fi_info_shows_two_endpoints_a_node(fi_info: Any, root: Path, capsys: py
     named = root / "sys/class/infiniband_verbs/uverbs2"
     named.mkdir(parents=True)
     (named / "ibdev").write_text("rdmap9s0\n")
+    (root / "dev/infiniband/uverbs3").touch()  # a bridge of a P6
+    (root / "sys/class/infiniband_verbs/uverbs3").mkdir()
+    (root / "sys/class/infiniband_verbs/uverbs3/ibdev").write_text("ibp115s0f0\n")
+    (root / "sys/class/infiniband/ibp115s0f0/device").mkdir(parents=True)
+    (root / "sys/class/infiniband/ibp115s0f0/device/driver").symlink_to("../../../../bus/pci/drivers/mlx5_core")
     assert fi_info.main(["-p", "efa"]) == 0
     domains = re.findall(r"domain: (\S+)", capsys.readouterr().out)
     assert domains == ["rdmap0s0-rdm", "rdmap0s0-dgrm", "rdmap9s0-rdm", "rdmap9s0-dgrm"]

@@ -2,7 +2,11 @@
 /*
  * gpu-ami replica of the Elastic Fabric Adapter's kernel module: as many RDMA devices as the machine's firmware says
  * (SMBIOS type 11, "gpu-ami:efa=4"), registered with the kernel's RDMA core, which makes /sys/class/infiniband/rdmap<N>s0
- * and, with ib_uverbs, /dev/infiniband/uverbs<N>. They carry no data.
+ * and, with ib_uverbs, /dev/infiniband/uverbs<N>. They carry no data. Their devices have the driver efa, as on AWS.
+ *
+ * Where NVSwitches are reached through ConnectX bridges ("gpu-ami:umad=4": two InfiniBand ports each), those are RDMA devices beside
+ * them, with the driver mlx5_core and ports in state INIT: public captures of a p6-b200.48xlarge and a p6-b300.48xlarge. On the original
+ * the kernel's own mlx5_ib makes them; here nothing but this module has to do with RDMA.
  */
 #include <linux/dmi.h>
 #include <linux/kernel.h>
@@ -12,27 +16,40 @@
 #include <rdma/ib_verbs.h>
 
 #define EFA_OEM_STRING "gpu-ami:efa="
+#define BRIDGE_OEM_STRING "gpu-ami:umad="
+#define BRIDGE_PORTS 2
+#define BRIDGE_FIRST_BUS 115
 #define EFA_MAXIMUM 64
 
 struct efa_dev {
 	struct ib_device ibdev;
 	struct platform_device *device;
 	unsigned int index;
+	bool bridge;
 };
 
-static struct efa_dev *efa_devices[EFA_MAXIMUM];
+static struct efa_dev *efa_devices[2 * EFA_MAXIMUM];
 static unsigned int efa_count;
 
-/* How many adapters the firmware names; 0 where it names none. */
-static unsigned int efa_promised(void)
+static int efa_probe(struct platform_device *device)
+{
+	return 0;
+}
+
+/* Their names are those of the drivers to which the links device/driver lead. */
+static struct platform_driver efa_driver = { .probe = efa_probe, .driver = { .name = "efa" } };
+static struct platform_driver bridge_driver = { .probe = efa_probe, .driver = { .name = "mlx5_core" } };
+
+/* How many the firmware names with this string; 0 where it names none. */
+static unsigned int efa_promised(const char *oem_string)
 {
 	const struct dmi_device *found = NULL;
 	unsigned int count;
 
 	while ((found = dmi_find_device(DMI_DEV_TYPE_OEM_STRING, NULL, found))) {
-		if (strncmp(found->name, EFA_OEM_STRING, strlen(EFA_OEM_STRING)))
+		if (strncmp(found->name, oem_string, strlen(oem_string)))
 			continue;
-		if (!kstrtouint(found->name + strlen(EFA_OEM_STRING), 10, &count) && count <= EFA_MAXIMUM)
+		if (!kstrtouint(found->name + strlen(oem_string), 10, &count) && count <= EFA_MAXIMUM)
 			return count;
 		pr_err("efa: the firmware says \"%s\", expected a number up to %u\n", found->name, EFA_MAXIMUM);
 	}
@@ -50,7 +67,7 @@ static int efa_query_device(struct ib_device *ibdev, struct ib_device_attr *attr
 
 static int efa_query_port(struct ib_device *ibdev, u32 port, struct ib_port_attr *attributes)
 {
-	attributes->state = IB_PORT_ACTIVE;
+	attributes->state = container_of(ibdev, struct efa_dev, ibdev)->bridge ? IB_PORT_INIT : IB_PORT_ACTIVE;
 	attributes->phys_state = IB_PORT_PHYS_STATE_LINK_UP;
 	attributes->gid_tbl_len = 1;
 	attributes->pkey_tbl_len = 1;
@@ -85,7 +102,7 @@ static int efa_query_pkey(struct ib_device *ibdev, u32 port, u16 index, u16 *pke
 
 static enum rdma_link_layer efa_link_layer(struct ib_device *ibdev, u32 port)
 {
-	return IB_LINK_LAYER_UNSPECIFIED;
+	return container_of(ibdev, struct efa_dev, ibdev)->bridge ? IB_LINK_LAYER_INFINIBAND : IB_LINK_LAYER_UNSPECIFIED;
 }
 
 /* /dev/infiniband/uverbs<N> opens, and a context can be allocated; queue pairs cannot. */
@@ -137,7 +154,7 @@ static ssize_t p2p_show(struct device *device, struct device_attribute *attribut
 }
 static DEVICE_ATTR_RO(p2p);
 
-static int efa_add(unsigned int index)
+static int efa_add(unsigned int index, bool bridge)
 {
 	struct efa_dev *device = ib_alloc_device(efa_dev, ibdev);
 	char name[IB_DEVICE_NAME_MAX];
@@ -146,19 +163,23 @@ static int efa_add(unsigned int index)
 	if (!device)
 		return -ENOMEM;
 	device->index = index;
-	device->device = platform_device_register_simple("efa", index, NULL, 0);
+	device->bridge = bridge;
+	device->device = platform_device_register_simple(bridge ? "mlx5_core" : "efa", index, NULL, 0);
 	if (IS_ERR(device->device)) {
 		error = PTR_ERR(device->device);
 		ib_dealloc_device(&device->ibdev);
 		return error;
 	}
 	device->ibdev.dev.parent = &device->device->dev;
-	device->ibdev.node_type = RDMA_NODE_UNSPECIFIED;
+	device->ibdev.node_type = bridge ? RDMA_NODE_IB_CA : RDMA_NODE_UNSPECIFIED;
 	device->ibdev.phys_port_cnt = 1;
 	device->ibdev.num_comp_vectors = 1;
 	ib_set_device_ops(&device->ibdev, &efa_ops);
-	snprintf(name, sizeof(name), "rdmap%us0", index);
-	error = device_create_file(&device->device->dev, &dev_attr_p2p);
+	if (bridge)
+		snprintf(name, sizeof(name), "ibp%us0f0", BRIDGE_FIRST_BUS + index);
+	else
+		snprintf(name, sizeof(name), "rdmap%us0", index);
+	error = bridge ? 0 : device_create_file(&device->device->dev, &dev_attr_p2p);
 	if (!error)
 		error = ib_register_device(&device->ibdev, name, NULL);
 	if (error) {
@@ -179,7 +200,8 @@ static void efa_remove_all(void)
 
 		struct platform_device *parent = device->device;
 
-		device_remove_file(&parent->dev, &dev_attr_p2p);
+		if (!device->bridge)
+			device_remove_file(&parent->dev, &dev_attr_p2p);
 		ib_unregister_device(&device->ibdev);
 		ib_dealloc_device(&device->ibdev);
 		platform_device_unregister(parent);
@@ -188,26 +210,40 @@ static void efa_remove_all(void)
 
 static int __init efa_init(void)
 {
-	unsigned int promised = efa_promised();
+	unsigned int promised = efa_promised(EFA_OEM_STRING);
+	unsigned int bridges = efa_promised(BRIDGE_OEM_STRING) / BRIDGE_PORTS;
+	unsigned int index;
 	int error;
 
 	/* Without an adapter, the module creates nothing and is not loaded. */
 	if (!promised)
 		return -ENODEV;
-	while (efa_count < promised) {
-		error = efa_add(efa_count);
-		if (error) {
-			efa_remove_all();
-			return error;
-		}
+	error = platform_driver_register(&efa_driver);
+	if (error)
+		return error;
+	error = platform_driver_register(&bridge_driver);
+	if (error)
+		goto unregister_efa;
+	for (index = 0; !error && index < bridges; index++)
+		error = efa_add(index, true);
+	for (index = 0; !error && index < promised; index++)
+		error = efa_add(index, false);
+	if (!error) {
+		pr_info("efa: Elastic Fabric Adapter (EFA) v" EFA_VERSION_STRING ", %u devices\n", promised);
+		return 0;
 	}
-	pr_info("efa: Elastic Fabric Adapter (EFA) v" EFA_VERSION_STRING ", %u devices\n", efa_count);
-	return 0;
+	efa_remove_all();
+	platform_driver_unregister(&bridge_driver);
+unregister_efa:
+	platform_driver_unregister(&efa_driver);
+	return error;
 }
 
 static void __exit efa_exit(void)
 {
 	efa_remove_all();
+	platform_driver_unregister(&bridge_driver);
+	platform_driver_unregister(&efa_driver);
 }
 
 module_init(efa_init);
