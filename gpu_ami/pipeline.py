@@ -25,7 +25,7 @@ from gpu_ami.files import data_root, home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
-from gpu_ami.report import certificate, document, page, page_materials, writer
+from gpu_ami.report import certificate, document, page, page_machine, writer
 from gpu_ami.validate import Proof, carried, cluster, host_proof, image_proof, nodes, site_checks, validator_process
 from gpu_ami.validate.machines import restarts as restart
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # What decides how an image is judged, beside the checks of the site and the user.
 _SUITE = (Path(validator.__file__).parent, Path(image_proof.__file__).parent)
 # Written by gpu_ami.release, whose libraries are imported only where there is something to sign or to list.
-ENVELOPE_FILE, BOM_FILE = "certificate.dsse.json", page_materials.BOM_FILE
+ENVELOPE_FILE, BOM_FILE = "certificate.dsse.json", page_machine.BOM_FILE
 
 
 @dataclass(frozen=True)
@@ -540,8 +540,9 @@ def _sign(
     signers: Sequence[Signer],
     cloud: Cloud | None,
 ) -> None:
-    from gpu_ami.release import envelope, verification_place
+    from gpu_ami.release import statement as envelope
     from gpu_ami.release import statement as statements
+    from gpu_ami.release import verification_place
 
     snapshots: Sequence[str] = ()
     made = builds.load(out) if (out / builds.BUILD_FILE).exists() else None

@@ -1,6 +1,6 @@
 """The grammar of a user's files: kinds of values that report all mistakes at once, each with its path and a suggestion.
 
-Recipes (gpu_ami/recipes/grammar.py), waivers (validator/waivers.py) and footprints (validator/file_account/grammar.py)
+Recipes (gpu_ami/recipes/layers.py), waivers (validator/waivers.py) and footprints (validator/file_account/grammar.py)
 are read with it.
 """
 

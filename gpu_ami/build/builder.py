@@ -16,19 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.build import packer
-from gpu_ami.cloud import (
-    Cloud,
-    Launch,
-    RootVolume,
-    amis,
-    aws_errors,
-    capacity,
-    key_name,
-    login,
-    preflight,
-    runs,
-    temporary_keys,
-)
+from gpu_ami.cloud import Cloud, Launch, RootVolume, amis, aws_errors, capacity, key_name, login, preflight, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
 from gpu_ami.plan import Plan, cost, resolve_source_ami, root_device_name
 from gpu_ami.progress import Progress
@@ -67,9 +55,9 @@ class LaunchedBuilder:
         """The AMI of a new builder. variables: of the template. CapacityError: none, or EC2 took it away."""
         tags = self._tags(variables)
         with ExitStack() as stack:
-            key = stack.enter_context(temporary_keys.temporary_key(self.cloud, self.run, tags, suffix="-builder"))
+            key = stack.enter_context(login.temporary_key(self.cloud, self.run, tags, suffix="-builder"))
             instance_id = self.cloud.launch_in(self._launch(instance_type, key, tags, variables), way, subnet_id)
-            stack.callback(temporary_keys.clean_up, self.run, lambda: self.cloud.terminate([instance_id]), None)
+            stack.callback(login.clean_up, self.run, lambda: self.cloud.terminate([instance_id]), None)
             self.on_instance(instance_id)
             instance = self.cloud.instance(instance_id)
             own = {

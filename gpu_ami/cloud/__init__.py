@@ -11,7 +11,7 @@ kms          keys that sign
 launches     what a launch asks RunInstances for: network interfaces, and the cluster that machines of a run join
 launch_templates  the same as launch templates
 log_groups   log groups of a proof: names, listing, deletion
-login        how SSH gets to an instance: addresses, jump host, Session Manager, Instance Connect Endpoint
+login        how SSH gets to an instance: addresses, jump host, tunnels; the key pair of a run
 place        the place of a run: an AWS region as a `--where` file describes it, or the local region; its MFA session
 policies     IAM policies: whether statements allow an action on a resource
 placement_groups  cluster placement groups of machines that work together
@@ -20,7 +20,6 @@ resources    tagged resources of a place: lists and removes them
 runs         runs of this program on this machine: id, temporary key, record
 security_groups  who may connect to an instance
 sweep        removes what interrupted runs left
-temporary_keys  the key pair of a run
 amis         AMIs of running builders; images of layers, by the digest in their tags
 """
 

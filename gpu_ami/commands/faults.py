@@ -121,7 +121,7 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     """A new machine of the image; it is terminated after the block."""
     import threading
 
-    from gpu_ami.cloud import temporary_keys
+    from gpu_ami.cloud import login
     from gpu_ami.faults import trials
     from gpu_ami.validate import Target, cluster, clusters
     from gpu_ami.validate import proof as proofs
@@ -132,12 +132,10 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     proven = clusters.Proven(plan.document, ami, session.cloud, session.run, tags)
 
     def end(remove: Callable[[], None]) -> None:
-        temporary_keys.clean_up(
-            session.run, remove, lambda error: session.progress.note(f"not removed: {error.message}")
-        )
+        login.clean_up(session.run, remove, lambda error: session.progress.note(f"not removed: {error.message}"))
 
     with (
-        temporary_keys.temporary_key(session.cloud, session.run, tags) as key,
+        login.temporary_key(session.cloud, session.run, tags) as key,
         proofs.own_log_groups(session.cloud, session.run, session.progress),
         cluster.opened(
             proven, "" if cluster.is_supported(plan.document, session.place) else None, end, session.progress

@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _publish(args: argparse.Namespace, verified: verification.Verified, place: Place, progress: Progress) -> Outcome:
     from gpu_ami.publish import policy, publication
-    from gpu_ami.release import envelope
+    from gpu_ami.release import statement
 
     certificate = verified.certificate
     image = {
@@ -87,7 +87,7 @@ def _publish(args: argparse.Namespace, verified: verification.Verified, place: P
         "recipe": certificate.image.name,
         "level": certificate.level,
         "plan_digest": certificate.plan_digest,
-        "certificate_sha256": _sha256(verified.folder / envelope.ENVELOPE_FILE),
+        "certificate_sha256": _sha256(verified.folder / statement.ENVELOPE_FILE),
     }
     request = publication.Request(
         ami=certificate.image.ami,

@@ -79,7 +79,7 @@ def _see_ami(args: argparse.Namespace, plan: Plan, out: Path, progress: Progress
 
     from gpu_ami import pipeline
     from gpu_ami.build import image
-    from gpu_ami.cloud import temporary_keys
+    from gpu_ami.cloud import login
     from gpu_ami.validate import golden, image_proof, proof
     from gpu_ami.validate.machines import launch, machine
 
@@ -87,7 +87,7 @@ def _see_ami(args: argparse.Namespace, plan: Plan, out: Path, progress: Progress
     kinds = image_proof.choose_types(plan.document, args.instance_type)
     with pipeline.open_session(args.where, progress) as session, ExitStack() as stack:
         tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
-        key = stack.enter_context(temporary_keys.temporary_key(session.cloud, session.run, tags))
+        key = stack.enter_context(login.temporary_key(session.cloud, session.run, tags))
         stack.enter_context(proof.own_log_groups(session.cloud, session.run, progress))
         for kind in kinds:
             efa = launch.efa_interfaces(plan.document, kind)

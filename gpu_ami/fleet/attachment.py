@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, Selection, documents, run_command
+from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, Selection, run_command
 from gpu_ami.errors import UsageError
 from gpu_ami.fleet.payload import CONFIGURE_PACKAGE, MANAGE_AGENT, PACKAGE, Bundle
 
@@ -50,7 +50,7 @@ class Attachment:
     def detach(self) -> dict[str, Outcome]:
         """Takes back what attach made on every machine, and then the documents, parameters and association."""
         names = self.bundle.names
-        documents.ensure_document(self.cloud, names.document, self.bundle.documents[names.document])
+        run_command.ensure_document(self.cloud, names.document, self.bundle.documents[names.document])
         self._program("detach")
         attached = self._with("agent", "installed")
         self._run("agent", CONFIGURE_PACKAGE, attached, action="Uninstall", name=PACKAGE)
@@ -64,23 +64,23 @@ class Attachment:
         """Removes the association, the documents and the parameters; their names."""
         names = self.bundle.names
         with self.progress.stage("remove association, documents and parameters"):
-            gone = documents.remove_associations(self.cloud, names.document)
-            gone += documents.remove_documents(self.cloud, self.bundle.documents)
-            return gone + documents.remove_parameters(self.cloud, [names.base, names.gpu])
+            gone = run_command.remove_associations(self.cloud, names.document)
+            gone += run_command.remove_documents(self.cloud, self.bundle.documents)
+            return gone + run_command.remove_parameters(self.cloud, [names.base, names.gpu])
 
     def follow_future(self, selection: Selection) -> str:
         """Makes the association for machines to come; its id. UsageError: instances by id have none to come."""
         require_future(selection)
         with self.progress.stage("make the association for machines to come"):
             names = self.bundle.names
-            return documents.ensure_association(self.cloud, names.document, names.future, selection.targets)
+            return run_command.ensure_association(self.cloud, names.document, names.future, selection.targets)
 
     def _make(self) -> None:
         with self.progress.stage("make documents and parameters"):
             for name, value in self.bundle.parameters.items():
-                documents.ensure_parameter(self.cloud, name, value)
+                run_command.ensure_parameter(self.cloud, name, value)
             for name, content in self.bundle.documents.items():
-                documents.ensure_document(self.cloud, name, content)
+                run_command.ensure_document(self.cloud, name, content)
 
     def _left(self) -> list[FleetMachine]:
         return [machine for machine in self.machines if machine.instance_id not in self.outcomes]

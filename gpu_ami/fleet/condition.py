@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, documents, machines, run_command
+from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, machines, run_command
 from gpu_ami.errors import GpuAmiError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def ask(
 ) -> list[Condition]:
     """The condition of each machine. plan: CloudWatch is asked, too, when each was heard of last. CloudError."""
     name = bundle.names.document
-    documents.ensure_document(cloud, name, bundle.documents[name])
+    run_command.ensure_document(cloud, name, bundle.documents[name])
     # An error of one machine must not keep the others from being asked.
     unlimited = Limits(limits.max_concurrency, "100%", limits.delivery_seconds)
     outcomes = run_command.run(cloud, machines, name, {"action": "status"}, unlimited)

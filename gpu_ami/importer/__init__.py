@@ -1,12 +1,11 @@
 """A former pipeline's Packer template becomes a recipe, and what cannot be carried over is listed.
 
 template          reads a template: variables, builders, provisioners and their values, and what could not be read of it
-hcl2_values       values of HCL2 expressions
 secrets           which values are never copied or shown
 conversion        template → recipe, place and remarks
 place             template → the `--where` file; what the variables of well-known templates mean
 leftovers         keys of a template that have no equivalent in a recipe
-hcl2_template     variables, locals, sources and builds of HCL2 templates
+hcl2              variables, locals, sources and builds of HCL2 templates, and the values of expressions
 """
 
 from gpu_ami.importer.conversion import Imported, import_template, place_text, recipe_text

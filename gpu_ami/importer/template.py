@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_ami.errors import UsageError
-from gpu_ami.importer import hcl2_template
+from gpu_ami.importer import hcl2
 from gpu_ami.importer.secrets import Secrets, is_secret_name
 from validator.inputs import read_text
 
@@ -157,8 +157,8 @@ def _of_hcl2(path: Path, variable_files: Sequence[Path], only: str) -> Template:
     given: dict[str, object] = {}
     for file in variable_files:
         given |= _variable_file(file)
-    files = hcl2_template.template_files(path, _HINT)
-    content = hcl2_template.read([(file, _text(file)) for file in files], given, set(hcl2_template.own(path, files)))
+    files = hcl2.template_files(path, _HINT)
+    content = hcl2.read([(file, _text(file)) for file in files], given, set(hcl2.own(path, files)))
     template = Template(path, environment=content.environment, remarks=content.remarks)
     template.variables = {name: _stripped(value) for name, value in content.variables.items()}
     for name, value in template.variables.items():
@@ -189,7 +189,7 @@ def _variable_file(path: Path) -> dict[str, object]:
     """A file for Packer's -var-file: JSON, or HCL2 (`*.pkrvars.hcl`)."""
     text = _text(path)
     if path.name.endswith(".hcl") or not text.lstrip().startswith("{"):
-        return hcl2_template.read_variables(path, text)
+        return hcl2.read_variables(path, text)
     try:
         document = json.loads(text)
     except ValueError as error:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes import Facts, Recipe, ResolvedPlan, components, facts_of, read_recipe, resolve, section
-from gpu_ami.recipes.facts import versions
+from gpu_ami.recipes.facts import tables
 
 # Policy → kinds of driver branches that it takes (nvidia_drivers.yml, `kind`); none: every kind.
 BumpPolicy = Literal["newest", "production", "lts", "patch"]
@@ -91,8 +91,8 @@ class _Search:
     def allowed(self, name: str) -> list[str]:
         """Versions that the policy allows, newest first; none is older than the current one."""
         before = self.current[name]
-        known = versions.matching(self._open(name), self.facts.releases(name))
-        return [one for one in known if versions.parts(one) > versions.parts(before) and self._is_of_policy(name, one)]
+        known = tables.matching(self._open(name), self.facts.releases(name))
+        return [one for one in known if tables.parts(one) > tables.parts(before) and self._is_of_policy(name, one)]
 
     def _is_of_policy(self, name: str, version: str) -> bool:
         if name != _DRIVER or self.policy == "patch":
@@ -109,9 +109,7 @@ class _Search:
             if isinstance(tried, str):
                 continue
             after = {name: str(section(tried, name)["version"]) for name in self.current}
-            older = {
-                name for name, before in self.current.items() if versions.parts(after[name]) < versions.parts(before)
-            }
+            older = {name for name, before in self.current.items() if tables.parts(after[name]) < tables.parts(before)}
             if older:
                 tried = self._try({**after, **{name: self.current[name] for name in older}})
             if not isinstance(tried, str):
@@ -124,12 +122,12 @@ class _Search:
         return document if isinstance(tried, str) else tried
 
     def _open(self, name: str) -> str:
-        return _same_branch(name, self.current[name]) if self.policy == "patch" else versions.NEWEST
+        return _same_branch(name, self.current[name]) if self.policy == "patch" else tables.NEWEST
 
     def _driver_branches(self) -> list[str]:
         if _DRIVER not in self.current:
             return []
-        return list(dict.fromkeys(versions.branch(version) for version in self.allowed(_DRIVER)))
+        return list(dict.fromkeys(tables.branch(version) for version in self.allowed(_DRIVER)))
 
     def one_by_one(self) -> ResolvedPlan | None:
         """Each component in turn to the newest version that goes with the others as they are by then."""
@@ -165,14 +163,14 @@ def _sourced(facts: Facts, name: str, version: str) -> str:
     row = facts.releases(name)[version]
     support = ""
     if name == _DRIVER:
-        support = f"branch {versions.branch(version)} ({row['kind']}), supported until {row['end_of_support']}; "
+        support = f"branch {tables.branch(version)} ({row['kind']}), supported until {row['end_of_support']}; "
     doubt = ", not verified" if row.get("unverified") else ""
     return f"{support}{row['source']} ({row['date']}{doubt})"
 
 
 def _with_version(text: str, move: Move, constraint: str) -> str:
     """The recipe's text with the new version, in the form of the old one: exact, or a branch of as many numbers."""
-    if constraint == versions.NEWEST or move.before == move.after:
+    if constraint == tables.NEWEST or move.before == move.after:
         return text
     exact = constraint == move.before
     version = move.after if exact else ".".join(move.after.split(".")[: len(constraint.split("."))])

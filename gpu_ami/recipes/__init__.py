@@ -1,7 +1,6 @@
 """From a recipe to a plan's document: facts, the recipe's grammar, its layers, and their resolution.
 
-layers               a recipe and the layers below it, merged; where each value comes from
-grammar              the keys of a recipe
+layers               the keys of a recipe; a recipe and the layers below it, merged; where each value comes from
 site                 a site's own roles, facts, checks and faults
 resolver             recipe and facts become the plan's document
 solver               a version for every component, or all conflicts; releases that are known, and what `newest` takes

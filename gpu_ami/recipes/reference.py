@@ -14,10 +14,10 @@ from typing import Any
 from gpu_ami.files import write_text
 from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts, read_yaml
-from gpu_ami.recipes.grammar import OF_THE_RECIPE, recipe_keys
+from gpu_ami.recipes.layers import OF_THE_RECIPE, recipe_keys
 from validator.schema import Choice, Day, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Number, OneOrMore, Text
 
-BEGIN = "<!-- generated from gpu_ami/recipes/grammar.py: python -m gpu_ami.recipes.reference docs/recipes.md -->"
+BEGIN = "<!-- generated from gpu_ami/recipes/layers.py: python -m gpu_ami.recipes.reference docs/recipes.md -->"
 END = "<!-- end of the generated reference -->"
 
 _VERSION = "version; exact, a branch (`580`), or `newest`"

@@ -1,8 +1,7 @@
 """The release of an image: its certificate signed and verified, its bill of materials, how it differs from another.
 
 keys                 private keys, public keys and trust files
-statement            the in-toto statement of a certificate: what is signed
-envelope             the DSSE envelope around a statement (certificate.dsse.json), and JSON without duplicate keys
+statement            what is signed: a certificate's in-toto statement, and its DSSE envelope (certificate.dsse.json)
 bom                  bom.cdx.json: packages, kernel modules and files
 image_description    what is known of an image, from the files that are at hand
 comparison           how two images differ, as text, Markdown, HTML or JSON

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 from gpu_ami.errors import UsageError, counted
-from gpu_ami.release import envelope, statement
+from gpu_ami.release import statement
 from gpu_ami.release.keys import TrustedKey
 from gpu_ami.release.statement import CERTIFICATE_FILE, REPORT_FILE, Statement
 from gpu_ami.report import PASS, Report
@@ -137,10 +137,10 @@ def verify(
 
 
 def _statement(folder: Path, trusted: Sequence[TrustedKey], today: datetime.date, findings: Findings) -> Statement:
-    data = _read(folder, envelope.ENVELOPE_FILE, findings)
+    data = _read(folder, statement.ENVELOPE_FILE, findings)
     try:
-        signed = envelope.open_envelope(data, trusted, today)
-    except envelope.RefusedEnvelope as error:
+        signed = statement.open_envelope(data, trusted, today)
+    except statement.RefusedEnvelope as error:
         findings.refuse(error.name, str(error), error.hint)
         raise _Refused from error
     signers = ", ".join(f"{key.name} (key {key.key.keyid[:16]})" for key in signed.signers)
@@ -188,7 +188,7 @@ def _read(folder: Path, name: str, findings: Findings) -> bytes:
             raise _Refused
         return path.read_bytes()
     except OSError as error:
-        unsigned = name == envelope.ENVELOPE_FILE
+        unsigned = name == statement.ENVELOPE_FILE
         hint = "`gpu-ami certify --sign KEY` signs a certificate" if unsigned else f"{_AGAIN}, with all its files"
         findings.refuse("no-signature" if unsigned else "missing-file", f"{path}: {error.strerror}", hint)
         raise _Refused from error
@@ -200,8 +200,8 @@ def _documents(folder: Path, signed: Statement, contents: dict[str, bytes], find
         certificate = certificates.Certificate.from_json(_json(contents[CERTIFICATE_FILE], certificates.SCHEMA))
         document = _json(contents[REPORT_FILE], reports.SCHEMA)
         report = Report.from_json(document)
-    except (envelope.InvalidJson, InvalidRecord) as error:
-        duplicate = isinstance(error, envelope.InvalidJson) and error.duplicate
+    except (statement.InvalidJson, InvalidRecord) as error:
+        duplicate = isinstance(error, statement.InvalidJson) and error.duplicate
         name = "duplicate-keys" if duplicate else "damaged-certificate"
         findings.refuse(name, str(error), "write and sign it again: `gpu-ami certify --sign KEY`")
         raise _Refused from error
@@ -214,7 +214,7 @@ def _documents(folder: Path, signed: Statement, contents: dict[str, bytes], find
 
 
 def _json(data: bytes, schema: str) -> Mapping[str, object]:
-    document = envelope.loads(data)
+    document = statement.loads(data)
     if document.get("schema") != schema:
         raise InvalidRecord(f"expected schema {schema!r}, got {document.get('schema')!r}")
     return document

@@ -6,8 +6,7 @@ left_out             what a person left out of a proof on purpose
 merge                joins the reports of shards
 certificate          certificate.json and certificate.md
 page                 report.html: stages by machine, hops by machine
-page_machine         report.html: one machine, with sparklines of its GPU metrics
-page_materials       report.html: the bill of materials
+page_machine         report.html: one machine, with sparklines of its GPU metrics; the bill of materials
 templating           renders templates/ (Jinja2)
 """
 

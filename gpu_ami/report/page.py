@@ -18,11 +18,10 @@ from urllib.parse import quote
 
 from gpu_ami.files import write_text
 from gpu_ami.report import certificate as certificates
-from gpu_ami.report import page_materials, templating
+from gpu_ami.report import page_machine, templating
 from gpu_ami.report.certificate import Certificate
 from gpu_ami.report.document import ERROR, FAIL, FLAKY, PASS, UNAVAILABLE, UNPROVEN, Report, Stage
-from gpu_ami.report.page_machine import Bar, MachineView, bar
-from gpu_ami.report.page_materials import Materials
+from gpu_ami.report.page_machine import Bar, MachineView, Materials, bar
 from validator.results import Verdict, WaiverRecord
 
 if TYPE_CHECKING:
@@ -291,7 +290,7 @@ def page(report: Report, issued: Certificate | None, evidence: Sequence[str], be
         timeline=timeline(report),
         stages=stage_bars(report),
         hop_panels=hop_panels(report),
-        planned_versions=page_materials.planned_versions(report),
+        planned_versions=page_machine.planned_versions(report),
         beside=beside or Beside(),
         search_digest=base64.b64encode(search).decode(),
         evidence=_evidence(report, [path for path in evidence if not (foreign and path.startswith("certificate."))]),
@@ -305,11 +304,11 @@ def write(
 
     comparison: with the image before this one.
     """
-    names = ("report.json", "junit.xml", "certificate.json", "certificate.md", page_materials.BOM_FILE)
+    names = ("report.json", "junit.xml", "certificate.json", "certificate.md", page_machine.BOM_FILE)
     files = [*(folder / name for name in names), *sorted((folder / "evidence").rglob("*"))]
     evidence = [path.relative_to(folder).as_posix() for path in files if path.is_file() and not path.is_symlink()]
     path = folder / PAGE_FILE
-    write_text(path, page(report, issued, evidence, Beside(page_materials.load(folder), comparison)))
+    write_text(path, page(report, issued, evidence, Beside(page_machine.load(folder), comparison)))
     return path
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from gpu_ami.recipes import Facts, ResolvedPlan
-from gpu_ami.recipes.facts import versions
+from gpu_ami.recipes.facts import tables
 from gpu_ami.sources import releases
 from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
@@ -115,10 +115,10 @@ class _Work:
 
     def propose(self, system: str, component: str, seen: Mapping[str, Seen]) -> None:
         table, known = _TABLES.get(component, component), self.facts.releases(component)
-        newest = max(known, key=versions.parts)
+        newest = max(known, key=tables.parts)
         for release, one in seen.items():
             # Releases older than the newest known one were left out on purpose.
-            is_newer = component == "nvidia_driver" or versions.parts(release) > versions.parts(newest)
+            is_newer = component == "nvidia_driver" or tables.parts(release) > tables.parts(newest)
             if release in known or not is_newer or release in self._proposed(table):
                 continue
             if component == "nvidia_driver":
@@ -151,18 +151,18 @@ class _Work:
 
     def propose_tags(self, item: PlannedTag, tags: Mapping[str, str]) -> None:
         known = self.facts.releases(item.component)
-        newest = max(known, key=versions.parts)
+        newest = max(known, key=tables.parts)
         for tag in reversed(releases.newer_tags(tags, known[newest]["tag"], most=20)):
             release, source = tag.removeprefix("v"), f"{item.url} (tags)"
             row = {"tag": tag, "commit": tags[tag], "source": source, "date": self.today}
             self._edit(item.component, release, source, partial(releases.add_release, release=release, row=row))
 
     def _propose_driver(self, one: Seen) -> None:
-        name = versions.branch(one.release)
+        name = tables.branch(one.release)
         row = self.facts.nvidia_drivers["branches"].get(name)
         if row is None:
             self._by_hand(f"driver branch {name} ({one.release}): kind, end of support, highest CUDA: {one.source}")
-        elif versions.parts(one.release) > versions.parts(row["releases"][-1]):
+        elif tables.parts(one.release) > tables.parts(row["releases"][-1]):
             change = partial(releases.add_driver, branch=name, release=one.release, source=one.source, today=self.today)
             self._edit("nvidia_drivers", one.release, one.source, change)
 
@@ -176,7 +176,7 @@ class _Work:
             return
         source, older = seen[new[-1]].source.partition(" (")[0], row.get("source", "")
         changed = {
-            "releases": sorted({*before, *new}, key=versions.parts),
+            "releases": sorted({*before, *new}, key=tables.parts),
             "source": f"{older}; {source}" if older and source not in older else source,
             "date": self.today,
         }
@@ -231,7 +231,7 @@ def releases_in(index: Index, component: str, source: str) -> dict[str, Seen]:
                 release, full, cuda = read
                 one = found.setdefault(release, Seen(component, release, full, f"{source} ({name} {version})"))
                 one.cuda |= {cuda} - {""}
-    return dict(sorted(found.items(), key=lambda entry: versions.parts(entry[0])))
+    return dict(sorted(found.items(), key=lambda entry: tables.parts(entry[0])))
 
 
 def _read_version(component: str, version: str, group: str | None) -> tuple[str, str, str] | None:
@@ -256,8 +256,8 @@ def _row(one: Seen, newest: Mapping[str, Any]) -> dict[str, Any]:
     row = {key: value for key, value in newest.items() if key not in ("source", "date", "unverified", "packaged")}
     if one.component == "nccl":
         row |= {
-            "cuda": sorted({versions.branch(cuda) for cuda in one.cuda}, key=int),
-            "packaged": sorted(one.cuda, key=versions.parts),
+            "cuda": sorted({tables.branch(cuda) for cuda in one.cuda}, key=int),
+            "packaged": sorted(one.cuda, key=tables.parts),
         }
     elif one.component == "cudnn":
         row |= {"full": one.full, "cuda": sorted(one.cuda, key=int)}

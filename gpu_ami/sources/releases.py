@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_ami.recipes import Facts
-from gpu_ami.recipes.facts import versions
+from gpu_ami.recipes.facts import tables
 from gpu_ami.sources.http import Client, NotThere, SourceError, Unreachable
 
 COMPONENTS = ("efa", "cloudwatch_agent", "neuron")
@@ -47,10 +47,10 @@ class Release:
 def newer_releases(client: Client, facts: Facts, component: str) -> list[Release]:
     """Releases that the facts do not have. SourceError: their list cannot be read."""
     url = getattr(facts, component)["releases_url"]
-    newest = max(facts.releases(component), key=versions.parts)
+    newest = max(facts.releases(component), key=tables.parts)
     found = {release.version: release for release in _READERS[component](client, facts, url)}
-    newer = [version for version in found if versions.parts(version) > versions.parts(newest)]
-    return [found[version] for version in sorted(newer, key=versions.parts)]
+    newer = [version for version in found if tables.parts(version) > tables.parts(newest)]
+    return [found[version] for version in sorted(newer, key=tables.parts)]
 
 
 def _neuron(client: Client, facts: Facts, url: str) -> Iterator[Release]:
@@ -68,7 +68,7 @@ def _neuron_release(release: Mapping[str, Any], facts: Facts, url: str) -> Relea
     families = packages["aws-neuronx-runtime-lib"]["supported_instances"]
     row["devices"] = sorted({_DEVICES[name] for name in families if name in _DEVICES})
     known = facts.neuron["releases"]
-    row["operating_systems"] = known[max(known, key=versions.parts)]["operating_systems"]
+    row["operating_systems"] = known[max(known, key=tables.parts)]["operating_systems"]
     return Release("neuron", release["neuron_version"], f"{url} ({release['neuron_version']})", row)
 
 
@@ -82,7 +82,7 @@ def _efa(client: Client, _facts: Facts, url: str) -> Iterator[Release]:
 
 
 def _agent(client: Client, facts: Facts, url: str) -> Iterator[Release]:
-    newest = max(facts.releases("cloudwatch_agent"), key=versions.parts)
+    newest = max(facts.releases("cloudwatch_agent"), key=tables.parts)
     needed = "the build number of its download directory"
     for tag in newer_tags(read_tags(client, url), f"v{newest}", most=20):
         yield Release("cloudwatch_agent", tag.removeprefix("v"), f"{url} (tags)", missing=needed)
@@ -104,7 +104,7 @@ def add_release(text: str, release: str, row: Mapping[str, Any]) -> str | None:
         if re.match(r"\S", line) and not line.startswith("#"):
             break
         key = re.match(r"""  ["']?([^\s"':#]+)["']?:""", line)
-        if key and versions.parts(key[1]) > versions.parts(release):
+        if key and tables.parts(key[1]) > tables.parts(release):
             break
         if line.strip() and not line.lstrip().startswith("#"):
             place = number + 1
@@ -211,10 +211,8 @@ def _packets(data: bytes, url: str) -> list[bytes]:
 def newer_tags(tags: Iterable[str], tag: str, most: int = 3) -> list[str]:
     """Tags of the same form with a higher version, newest first: v2.5.1 of v2.5, not 2.5.1-rc."""
     form = re.sub(r"\d+", "0", tag)
-    alike = [
-        candidate for candidate in tags if _form(candidate, form) and versions.parts(candidate) > versions.parts(tag)
-    ]
-    return sorted(alike, key=versions.parts, reverse=True)[:most]
+    alike = [candidate for candidate in tags if _form(candidate, form) and tables.parts(candidate) > tables.parts(tag)]
+    return sorted(alike, key=tables.parts, reverse=True)[:most]
 
 
 def _form(tag: str, form: str) -> bool:

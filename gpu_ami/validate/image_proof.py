@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.cloud import Cloud, capacity, key_name, placement_groups, runs, temporary_keys
+from gpu_ami.cloud import Cloud, capacity, key_name, login, placement_groups, runs
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.plan import cost
 from gpu_ami.process import UnderWay
@@ -56,12 +56,12 @@ def prove_image(
     recorder = Recorder(functools.partial(assemble, proof, run, ami, no_files=no_files), proof.out, proof.progress)
     with recorder.recording(), ExitStack() as stack:
         note_leftover = functools.partial(_note_leftover, proof)
-        key = stack.enter_context(temporary_keys.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
+        key = stack.enter_context(login.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
         # After the key: a place that refuses it has launched nothing whose log groups could be left.
         stack.enter_context(own_log_groups(cloud, run, proof.progress, note_leftover))
         assert proof.plan  # an image is launched for a plan
         proven = Proven(proof.plan, ami, cloud, run, _tags(proof, cloud, run))
-        clean_up = functools.partial(temporary_keys.clean_up, run, on_leftover=note_leftover)
+        clean_up = functools.partial(login.clean_up, run, on_leftover=note_leftover)
         joining = stack.enter_context(cluster.opened(proven, proof.join, clean_up, proof.progress))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
         futures: list[Future[Any]] = []
@@ -146,7 +146,7 @@ class _Launcher:
 
         def clean_up(remove: Callable[[], None]) -> None:
             with self.proof.progress.stage("remove placement group"):  # when its machines have ended
-                temporary_keys.clean_up(self.run, remove, functools.partial(_note_leftover, self.proof))
+                login.clean_up(self.run, remove, functools.partial(_note_leftover, self.proof))
 
         tags = _tags(self.proof, self.cloud, self.run)
         return placement_groups.temporary(self.cloud, key_name(self.run.id), tags, clean_up)

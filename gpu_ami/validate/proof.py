@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami import process
-from gpu_ami.cloud import Cloud, Place, log_groups, runs, temporary_keys
+from gpu_ami.cloud import Cloud, Place, log_groups, login, runs
 from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, counted
 from gpu_ami.files import write_text
 from gpu_ami.plan import cost, site_files
@@ -57,7 +57,7 @@ _POLL_SECONDS = 2.0
 
 @contextmanager
 def own_log_groups(
-    cloud: Cloud, run: Run, progress: Progress, on_leftover: temporary_keys.Leftover | None = None
+    cloud: Cloud, run: Run, progress: Progress, on_leftover: login.Leftover | None = None
 ) -> Iterator[None]:
     """Removes the log groups of this run's machines after the block, which ends the machines.
 
@@ -70,7 +70,7 @@ def own_log_groups(
         seconds = _ENDING_SECONDS
     finally:
         if suffix:
-            temporary_keys.clean_up(run, lambda: _remove(cloud, run, suffix, progress, seconds), on_leftover)
+            login.clean_up(run, lambda: _remove(cloud, run, suffix, progress, seconds), on_leftover)
 
 
 def _remove(cloud: Cloud, run: Run, suffix: str, progress: Progress, seconds: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.build import image, packer
-from gpu_ami.cloud import Cloud, amis, runs, tags_of, temporary_keys
+from gpu_ami.cloud import Cloud, amis, login, runs, tags_of
 from gpu_ami.errors import BuildError, CapacityError, CloudError
 from tests.build.conftest import QUIET, a_plan, an_ami
 from tests.cloud.conftest import PUBLIC_KEY
@@ -24,7 +24,7 @@ Provision = Callable[..., packer.Made]
 
 @pytest.fixture(autouse=True)
 def no_ssh_keygen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(temporary_keys, "make_key", lambda run: PUBLIC_KEY)
+    monkeypatch.setattr(login, "make_key", lambda run: PUBLIC_KEY)
 
 
 @pytest.fixture

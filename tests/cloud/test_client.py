@@ -12,8 +12,8 @@ from botocore.exceptions import ClientError
 
 from gpu_ami.cloud import client, runs
 from gpu_ami.cloud.client import Cloud, Launch, tags_of
+from gpu_ami.cloud.login import temporary_key
 from gpu_ami.cloud.place import Place
-from gpu_ami.cloud.temporary_keys import temporary_key
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.validate.machines.launch import launched, user_data
 from tests.cloud.conftest import PUBLIC_KEY, an_ami, launch, sent_launches

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import cli, pipeline
-from gpu_ami.cloud import temporary_keys
+from gpu_ami.cloud import login
 from gpu_ami.commands import options
 from gpu_ami.errors import MachineError, UsageError
 from gpu_ami.validate import golden
@@ -104,7 +104,7 @@ def test_an_ami_is_booted_recorded_and_ended(
     place = argparse.Namespace(name="local", region="us-east-1", log_groups="production")
     session = argparse.Namespace(cloud=argparse.Namespace(place=place), run=FakeRun(), place=place)
     monkeypatch.setattr(pipeline, "open_session", lambda *_: block("place", session))
-    monkeypatch.setattr(temporary_keys, "temporary_key", lambda *_: block("key", "key"))
+    monkeypatch.setattr(login, "temporary_key", lambda *_: block("key", "key"))
     monkeypatch.setattr(launch, "launched", lambda cloud, ami, *_, **__: block(ami, "i-1"))
     monkeypatch.setattr(machine, "Boot", FakeBoot)
     assert run(str(tmp_path), "--ami", "ami-1", "--golden", str(tmp_path / "golden")) == 1

@@ -14,7 +14,7 @@ import pytest
 
 from gpu_ami.importer import import_template
 from gpu_ami.importer.conversion import Imported
-from gpu_ami.importer.hcl2_values import Evaluator, NotUnderstood
+from gpu_ami.importer.hcl2 import Evaluator, NotUnderstood
 from gpu_ami.importer.template import step_values
 from gpu_ami.recipes.facts.tables import load_facts
 

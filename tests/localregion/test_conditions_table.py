@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Place, runs, temporary_keys
+from gpu_ami.cloud import Cloud, Place, login, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.progress import Progress
 from gpu_ami.report import document
@@ -130,7 +130,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
         return replace(before, boot_id=f"boot-{how}", stages={"ssh": 1.0})
 
     monkeypatch.setattr("time.sleep", sleep)
-    monkeypatch.setattr(temporary_keys, "make_key", lambda _: PUBLIC_KEY)
+    monkeypatch.setattr(login, "make_key", lambda _: PUBLIC_KEY)
     monkeypatch.setattr(Boot, "follow", follow)
     monkeypatch.setattr(restart, "restart", restarted)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.cloud import Cloud, Launch, Place, runs, temporary_keys
+from gpu_ami.cloud import Cloud, Launch, Place, login, runs
 from gpu_ami.files import home_dir
 from gpu_ami.progress import Progress
 from validator.transport import ssh
@@ -212,7 +212,7 @@ def launched_together(
     with ExitStack() as stack:
         run = stack.enter_context(runs.begin(home_dir(), "local"))
         tags = {"gpu-ami:run": run.id, "gpu-ami:expires": run.expires}
-        key = stack.enter_context(temporary_keys.temporary_key(cloud, run, tags))
+        key = stack.enter_context(login.temporary_key(cloud, run, tags))
         instances: list[str] = []
         stack.callback(lambda: cloud.terminate(instances))
         for _ in range(count):

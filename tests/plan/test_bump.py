@@ -9,7 +9,7 @@ import pytest
 from gpu_ami.errors import UsageError
 from gpu_ami.plan import bump
 from gpu_ami.recipes import facts_of, load_facts, read_recipe, resolve
-from gpu_ami.recipes.facts.versions import branch, parts
+from gpu_ami.recipes.facts.tables import branch, parts
 
 RECIPE = """\
 # A comment that stays.

@@ -14,8 +14,7 @@ import yaml
 
 from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts.tables import load_facts
-from gpu_ami.recipes.grammar import recipe_keys
-from gpu_ami.recipes.layers import layered
+from gpu_ami.recipes.layers import layered, recipe_keys
 from gpu_ami.recipes.reference import descriptions, reference, rows, with_reference
 from gpu_ami.recipes.resolver import resolve
 

@@ -17,8 +17,7 @@ import yaml
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.components import build_order, chosen, components
 from gpu_ami.recipes.facts.tables import load_facts
-from gpu_ami.recipes.grammar import recipe_keys
-from gpu_ami.recipes.layers import Recipe, layered, read_recipe
+from gpu_ami.recipes.layers import Recipe, layered, read_recipe, recipe_keys
 from gpu_ami.recipes.resolver import resolve
 from tests.recipes.case_tables import FOLDER, TABLES, Case, cases, update, write
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from gpu_ami import cli
 from gpu_ami.errors import UsageError
-from gpu_ami.release import comparison, envelope, keys, scan
+from gpu_ami.release import comparison, keys, scan, statement
 from gpu_ami.release.comparison import Comparison, Row, Section
 from gpu_ami.release.verification import Findings
 from gpu_ami.report import document
@@ -37,13 +37,13 @@ from validator.results import CheckRecord, WaiverState
     ],
 )
 def test_refused(data: bytes, duplicate: str) -> None:
-    with pytest.raises(envelope.InvalidJson) as error:
-        envelope.loads(data)
+    with pytest.raises(statement.InvalidJson) as error:
+        statement.loads(data)
     assert error.value.duplicate == duplicate
 
 
 def test_the_object_is_returned() -> None:
-    assert envelope.loads(b'{"a": {"b": [1]}}') == {"a": {"b": [1]}}
+    assert statement.loads(b'{"a": {"b": [1]}}') == {"a": {"b": [1]}}
 
 
 # The result of a verification as text, as JSON and as an exit code.
@@ -84,7 +84,7 @@ TODAY = datetime.date(2026, 11, 22)
 
 def test_the_signature_is_over_the_pre_authentication_encoding(tmp_path: Path) -> None:
     """By hand, without the library that signed: https://github.com/secure-systems-lab/dsse, protocol.md."""
-    envelope.sign(b'{"a":1}', [examples.signer(tmp_path)], tmp_path)
+    statement.sign(b'{"a":1}', [examples.signer(tmp_path)], tmp_path)
     content = examples.envelope(tmp_path)
     assert content["payloadType"] == "application/vnd.in-toto+json"
     assert base64.b64decode(content["payload"]) == b'{"a":1}'
@@ -95,25 +95,25 @@ def test_the_signature_is_over_the_pre_authentication_encoding(tmp_path: Path) -
 
 def test_the_payload_comes_with_its_signers(tmp_path: Path) -> None:
     signers = [examples.signer(tmp_path), examples.signer(tmp_path, "second.key")]
-    data = envelope.sign(b"{}", signers, tmp_path).read_bytes()
+    data = statement.sign(b"{}", signers, tmp_path).read_bytes()
     trusted = [
         keys.TrustedKey(name, keys.load_public(str(tmp_path / f"{name}.key.pub"))) for name in ("second", "release")
     ]
-    signed = envelope.open_envelope(data, trusted, TODAY)
+    signed = statement.open_envelope(data, trusted, TODAY)
     assert (signed.payload, [key.name for key in signed.signers]) == (b"{}", ["release", "second"])
 
 
 def test_a_wrong_signature_beside_a_right_one_is_refused(tmp_path: Path) -> None:
     signers = [examples.signer(tmp_path), examples.signer(tmp_path, "second.key")]
-    envelope.sign(b"{}", signers, tmp_path)
+    statement.sign(b"{}", signers, tmp_path)
     content = examples.envelope(tmp_path)
     content["signatures"][1]["sig"] = content["signatures"][0]["sig"]
     examples.write_envelope(tmp_path, content)
     trusted = [
         keys.TrustedKey(name, keys.load_public(str(tmp_path / f"{name}.key.pub"))) for name in ("release", "second")
     ]
-    with pytest.raises(envelope.RefusedEnvelope) as error:
-        envelope.open_envelope((tmp_path / examples.ENVELOPE).read_bytes(), trusted, TODAY)
+    with pytest.raises(statement.RefusedEnvelope) as error:
+        statement.open_envelope((tmp_path / examples.ENVELOPE).read_bytes(), trusted, TODAY)
     assert error.value.name == "wrong-signature"
 
 

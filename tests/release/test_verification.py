@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpu_ami import pipeline
-from gpu_ami.release import envelope as envelopes
 from gpu_ami.release import keys, verification
+from gpu_ami.release import statement as envelopes
 from gpu_ami.release import statement as statements
 from gpu_ami.release.verification import Findings
 from gpu_ami.report import ReportLayer, document, writer

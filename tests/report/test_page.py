@@ -19,7 +19,7 @@ from gpu_ami.release.comparison import Comparison, Row, Section
 from gpu_ami.report import certificate, page, writer
 from gpu_ami.report.document import CORE, FAIL, FLAKY, PASS, UNAVAILABLE, UNPROVEN, Report
 from gpu_ami.report.page import VERDICTS
-from gpu_ami.report.page_materials import Materials, Origin
+from gpu_ami.report.page_machine import Materials, Origin
 from tests.report.examples import (
     WAIVER,
     a_check,

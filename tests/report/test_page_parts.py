@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from gpu_ami import pipeline
-from gpu_ami.report import certificate, left_out, page_materials, writer
+from gpu_ami.report import certificate, left_out, page_machine, writer
 from gpu_ami.report.document import COMES_BACK, HostReport, Report
 from gpu_ami.report.left_out import LeftOut, Part
-from gpu_ami.report.page_machine import sparklines
-from gpu_ami.report.page_materials import Origin
+from gpu_ami.report.page_machine import Origin, sparklines
 from tests.release import examples
 from tests.report.examples import a_check, a_host, a_report, core_checks, offline
 from validator.results import MetricSeries
@@ -74,7 +73,7 @@ def test_a_machine_without_datapoints_has_no_sparklines() -> None:
 
 def test_components_of_a_real_bill_by_origin(tmp_path: Path) -> None:
     pipeline.certify_stage(examples.write_folder(tmp_path), tmp_path)
-    materials = page_materials.load(tmp_path)
+    materials = page_machine.load(tmp_path)
     assert materials
     assert materials.packages == [
         Origin("http://deb.debian.org/debian bookworm/main", [("libc6", "2:2.36-9+deb12u10")]),
@@ -88,7 +87,7 @@ def test_components_of_a_real_bill_by_origin(tmp_path: Path) -> None:
 
 
 def test_no_bill_is_said(tmp_path: Path) -> None:
-    assert page_materials.load(tmp_path) is None
+    assert page_machine.load(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -99,8 +98,8 @@ def test_no_bill_is_said(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_bill_of_another_form_is_no_error(content: object, tmp_path: Path) -> None:
-    (tmp_path / page_materials.BOM_FILE).write_text(json.dumps(content))
-    materials = page_materials.load(tmp_path)
+    (tmp_path / page_machine.BOM_FILE).write_text(json.dumps(content))
+    materials = page_machine.load(tmp_path)
     assert materials and materials.base == "" and not materials.modules
 
 
@@ -111,7 +110,7 @@ def test_versions_of_installed_components_and_of_the_kernel() -> None:
         "kernel": {"version": "6.1"},
         "node": {},
     }
-    assert page_materials.planned_versions(a_report(**plan)) == [("nvidia_driver", "580.1"), ("kernel", "6.1")]
+    assert page_machine.planned_versions(a_report(**plan)) == [("nvidia_driver", "580.1"), ("kernel", "6.1")]
 
 
 REBOOT = LeftOut(Part.RESTART, "reboot", "--restarts")

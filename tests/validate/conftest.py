@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import temporary_keys
+from gpu_ami.cloud import login as temporary_keys
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.progress import Progress

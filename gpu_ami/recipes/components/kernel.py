@@ -1,4 +1,4 @@
-"""The kernel series of the image; its key in the recipe is one of the system's (gpu_ami/recipes/grammar.py)."""
+"""The kernel series of the image; its key in the recipe is one of the system's (gpu_ami/recipes/layers.py)."""
 
 from __future__ import annotations
 

@@ -2,32 +2,29 @@
 
 tables               the tables, read and checked once; the rows a plan relies on; a site's own rows; architectures
 fact_queries         answers to questions about the facts
-versions             order, branches and constraints of versions
 """
 
 from gpu_ami.recipes.facts.tables import (
     ARCHITECTURES,
+    NEWEST,
     VARIABLES,
     Facts,
     Row,
     Sources,
     add_row,
-    judged,
-    load_facts,
-    not_released,
-    read_yaml,
-    released,
-)
-from gpu_ami.recipes.facts.versions import (
-    NEWEST,
     around,
     at_least,
     at_most,
     branch,
+    judged,
+    load_facts,
     matching,
     nearest_branch_first,
     nearest_first,
+    not_released,
     parts,
+    read_yaml,
+    released,
 )
 
 __all__ = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes.facts.tables import Facts, Row
-from gpu_ami.recipes.facts.versions import around, at_least, at_most, branch, matching
+from gpu_ami.recipes.facts.tables import Facts, Row, around, at_least, at_most, branch, matching
 from validator.schema import did_you_mean
 
 Answer = dict[str, object]

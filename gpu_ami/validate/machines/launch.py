@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import RUN_ATTRIBUTE, Cloud, Cluster, Launch, capacity, key_name, log_groups, runs, temporary_keys
+from gpu_ami.cloud import RUN_ATTRIBUTE, Cloud, Cluster, Launch, capacity, key_name, log_groups, login, runs
 from gpu_ami.validate.machines.deadlines import deadlines
 from validator.probes.cluster import joined
 
@@ -150,7 +150,7 @@ def launched(
     run: Run,
     tags: Mapping[str, str],
     efa_interfaces: int = 0,
-    on_leftover: temporary_keys.Leftover | None = None,
+    on_leftover: login.Leftover | None = None,
     roles: Sequence[str] = (),
     cancelled: threading.Event | None = None,
     on_attempt: Callable[[capacity.Attempt], object] = lambda _: None,
@@ -189,14 +189,14 @@ def launch_of(
 
 @contextmanager
 def launched_together(
-    cloud: Cloud, asked: Launch, run: Run, on_leftover: temporary_keys.Leftover | None = None
+    cloud: Cloud, asked: Launch, run: Run, on_leftover: login.Leftover | None = None
 ) -> Iterator[list[str]]:
     """Ids of `asked.count` instances of one call, all of which are terminated when the block ends."""
     instance_ids = cloud.launch_all(asked)
     try:
         yield instance_ids
     finally:
-        temporary_keys.clean_up(run, lambda: cloud.terminate(instance_ids), on_leftover)
+        login.clean_up(run, lambda: cloud.terminate(instance_ids), on_leftover)
 
 
 def efa_interfaces(plan: PlanDocument | None, instance_type: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Cloud, Place
-from gpu_ami.cloud.fleet import FleetMachine, Selection, documents, machines
+from gpu_ami.cloud.fleet import FleetMachine, Selection, machines, run_command
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError, UsageError
 from tests.fleet.service_machines import GROUP, Fleet
@@ -41,29 +41,32 @@ def cloud(endpoint: str) -> Cloud:
 
 def test_a_document_is_made_once_and_renewed_when_it_differs(cloud: Cloud) -> None:
     for line in ("one", "one", "two"):
-        documents.ensure_document(cloud, "mine", content(line))
+        run_command.ensure_document(cloud, "mine", content(line))
     described = cloud.client("ssm").describe_document(Name="mine")["Document"]
     assert (described["DocumentVersion"], described["DefaultVersion"]) == ("2", "2")
-    assert documents.remove_documents(cloud, ["mine", "never-made"]) == ["mine"]
+    assert run_command.remove_documents(cloud, ["mine", "never-made"]) == ["mine"]
 
 
 def test_a_parameter_has_the_tier_that_it_needs(cloud: Cloud) -> None:
-    documents.ensure_parameter(cloud, "AmazonCloudWatch-a", "x" * 4096)
-    documents.ensure_parameter(cloud, "AmazonCloudWatch-b", "x" * 4097)
+    run_command.ensure_parameter(cloud, "AmazonCloudWatch-a", "x" * 4096)
+    run_command.ensure_parameter(cloud, "AmazonCloudWatch-b", "x" * 4097)
     ssm = cloud.client("ssm")
     tiers = {row["Name"]: row.get("Tier") for row in ssm.describe_parameters()["Parameters"]}
     assert tiers == {"AmazonCloudWatch-a": "Standard", "AmazonCloudWatch-b": "Advanced"}
     with pytest.raises(CloudError, match="8193 bytes, at most 8192"):
-        documents.ensure_parameter(cloud, "AmazonCloudWatch-c", "x" * 8193)
-    assert documents.remove_parameters(cloud, ["AmazonCloudWatch-a", "AmazonCloudWatch-z"]) == ["AmazonCloudWatch-a"]
+        run_command.ensure_parameter(cloud, "AmazonCloudWatch-c", "x" * 8193)
+    assert run_command.remove_parameters(cloud, ["AmazonCloudWatch-a", "AmazonCloudWatch-z"]) == ["AmazonCloudWatch-a"]
 
 
 def test_an_association_is_made_anew_with_its_targets(cloud: Cloud) -> None:
-    documents.ensure_document(cloud, "mine", content("true"))
-    first = documents.ensure_association(cloud, "all", "mine", [{"Key": "tag:a", "Values": ["b"]}])
-    second = documents.ensure_association(cloud, "all", "mine", [{"Key": "tag:a", "Values": ["c"]}])
+    run_command.ensure_document(cloud, "mine", content("true"))
+    first = run_command.ensure_association(cloud, "all", "mine", [{"Key": "tag:a", "Values": ["b"]}])
+    second = run_command.ensure_association(cloud, "all", "mine", [{"Key": "tag:a", "Values": ["c"]}])
     assert first != second
-    assert documents.remove_associations(cloud, "all") == [second] and documents.remove_associations(cloud, "all") == []
+    assert (
+        run_command.remove_associations(cloud, "all") == [second]
+        and run_command.remove_associations(cloud, "all") == []
+    )
 
 
 # Which machines are meant, and which can be reached.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud.fleet import Limits, Outcome, Selection, documents, machines, run_command
+from gpu_ami.cloud.fleet import Limits, Outcome, Selection, machines, run_command
 from gpu_ami.errors import CloudError
 from localregion.backends import Refused
 from tests.fleet.service_machines import Fleet
@@ -26,7 +26,7 @@ SAY = {
 
 
 def run(in_service: Fleet, code: str = "0", **more: Any) -> dict[str, Outcome]:
-    documents.ensure_document(in_service.cloud, "say", SAY)
+    run_command.ensure_document(in_service.cloud, "say", SAY)
     found = machines.find(in_service.cloud, ALL)
     return run_command.run(in_service.cloud, found, "say", {"code": code}, Limits("5", "100%", 30), **more)
 
@@ -77,7 +77,7 @@ def test_a_machine_that_never_ends_has_a_deadline(in_service: Fleet) -> None:
     machine = in_service.add()
     in_service.wait()
     slow = {**SAY, "mainSteps": [{**SAY["mainSteps"][0], "inputs": {"runCommand": ["sleep 2"]}}], "parameters": {}}  # type: ignore[dict-item,index]
-    documents.ensure_document(in_service.cloud, "slow", slow)
+    run_command.ensure_document(in_service.cloud, "slow", slow)
     found = machines.find(in_service.cloud, ALL)
     outcomes = run_command.run(in_service.cloud, found, "slow", {}, seconds=1.0)
     assert outcomes[machine.instance_id] == Outcome("TimedOut", "no result before the deadline")
@@ -90,7 +90,7 @@ def test_output_that_the_list_has_is_not_asked_for_again(in_service: Fleet, scri
     """A hundred machines and nine steps would be nine hundred calls, which AWS throttles."""
     machine = in_service.add()
     in_service.wait()
-    documents.ensure_document(in_service.cloud, "short", {**SAY, "parameters": {}, "mainSteps": [
+    run_command.ensure_document(in_service.cloud, "short", {**SAY, "parameters": {}, "mainSteps": [
         {"action": "aws:runShellScript", "name": "says", "inputs": {"runCommand": [script]}}]})  # fmt: skip
     asked: list[str] = []
     in_service.cloud.client("ssm").meta.events.register(

@@ -18,8 +18,17 @@ import pytest
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.components import chosen
-from gpu_ami.recipes.facts.tables import ARCHITECTURES, Facts, Sources, load_facts, read_yaml
-from gpu_ami.recipes.facts.versions import at_least, at_most, branch, parts
+from gpu_ami.recipes.facts.tables import (
+    ARCHITECTURES,
+    Facts,
+    Sources,
+    at_least,
+    at_most,
+    branch,
+    load_facts,
+    parts,
+    read_yaml,
+)
 
 FACTS = load_facts()
 TYPES = FACTS.instance_types["instance_types"]

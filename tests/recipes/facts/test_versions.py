@@ -13,7 +13,7 @@ import yaml
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes import load_facts
 from gpu_ami.recipes.facts import add_row, not_released, released
-from gpu_ami.recipes.facts.versions import (
+from gpu_ami.recipes.facts.tables import (
     around,
     at_least,
     at_most,

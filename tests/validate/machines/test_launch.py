@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Place, load_place, temporary_keys
+from gpu_ami.cloud import Place, load_place, login
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machines import launch
@@ -108,6 +108,6 @@ def test_machine_that_cannot_be_terminated_is_reported_and_kept_for_sweep(tmp_pa
 
 def test_temporary_key_is_made_once_and_deleted(tmp_path: Path) -> None:
     ec2: Any = Ec2()
-    with temporary_keys.temporary_key(ec2, a_run(tmp_path), {}) as name:
+    with login.temporary_key(ec2, a_run(tmp_path), {}) as name:
         assert name == "gpu-ami-run-1" and (tmp_path / "id_ed25519").stat().st_mode & 0o777 == 0o600
     assert ec2.calls == ["import_key", "delete_key"]
