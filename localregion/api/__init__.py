@@ -7,6 +7,7 @@ eks                  calls of EKS, and reviews of its tokens
 layer                applies conditions to calls and lists; calls of Systems Manager and ECS that moto does not answer
 permissions          the authorizations that a call needs: actions, resources, condition keys
 protocol             AWS's wire protocols: the call in a request, errors
+request_model  filters and enumerated values that EC2 has, from botocore's model
 """
 
 from localregion.api import conditions

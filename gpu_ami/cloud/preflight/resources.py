@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors, capacity, runs
-from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
+from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, error, ok, warning
 from gpu_ami.cloud.preflight.network import zones
 from gpu_ami.cloud.preflight.network import zones as zones_of_place
 from gpu_ami.errors import CloudError, ForeignAnswer, UsageError
@@ -93,20 +94,32 @@ def reservations(scope: Scope) -> Iterator[Finding]:
     }
     if not ways:
         return
-    names = [capacity.Way.parse(text).reservation for text in ways]
-    filters: list[FilterTypeDef] = [{"Name": "capacity-reservation-id", "Values": names}]
-    answer = scope.ec2.describe_capacity_reservations(Filters=filters)["CapacityReservations"]
-    rows = {row["CapacityReservationId"]: row for row in answer}
     own = zones(scope)
     for text, users in ways.items():
         way = capacity.Way.parse(text)
-        row = rows.get(way.reservation)
+        row = _reservation(scope, way.reservation)
         if row is None:
             found = f"{way.reservation} is not in {scope.place.region}"
             yield error(_SUBJECT, found, "a reservation of this account or shared with it", "correct its id or region")
             continue
         findings = list(_mistakes(way, row, users, own))
         yield from findings or [ok(_SUBJECT, f"{way}: {row['InstanceType']} in {row['AvailabilityZone']}")]
+
+
+def _reservation(scope: Scope, reservation_id: str) -> CapacityReservationTypeDef | None:
+    """A Capacity Reservation or Capacity Block by its id (there is no filter for it); None: EC2 does not know it.
+
+    One call for each: a call that names several fails if EC2 does not know one of them.
+    """
+    try:
+        with aws_errors.translated(f"looking up {reservation_id}"):
+            answer = scope.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation_id])
+            rows = answer["CapacityReservations"]
+    except CloudError as refusal:
+        if refusal.code.startswith("InvalidCapacityReservationId"):
+            return None
+        raise
+    return rows[0] if rows else None
 
 
 def _mistakes(way: capacity.Way, row: CapacityReservationTypeDef, users: list[str], own: set[str]) -> Iterator[Finding]:
@@ -132,21 +145,45 @@ def _mistakes(way: capacity.Way, row: CapacityReservationTypeDef, users: list[st
         yield warning(_SUBJECT, f"{way}: no free instance", "at least 1", "terminate what runs there, or wait")
 
 
-# Running On-Demand vCPUs by family letters (Service Quotas, service code ec2; codes and names as ListServiceQuotas
-# answers them, read 2026-11-22 in public quota listings).
-QUOTAS: Mapping[tuple[str, ...], tuple[str, str]] = {
-    ("p",): ("L-417A185B", "Running On-Demand P instances"),
-    ("g", "gr", "vt"): ("L-DB2E81BA", "Running On-Demand G and VT instances"),
-    ("trn",): ("L-2C3B7624", "Running On-Demand Trn instances"),
-    ("inf",): ("L-1945791B", "Running On-Demand Inf instances"),
-    ("dl",): ("L-6E869C2A", "Running On-Demand DL instances"),
-    ("f",): ("L-74FC7D96", "Running On-Demand F instances"),
-    ("hpc",): ("L-F7808C92", "Running On-Demand HPC instances"),
-    ("x",): ("L-7295265B", "Running On-Demand X instances"),
-    ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"): (
-        "L-1216C47A",
-        "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
+@dataclass(frozen=True)
+class Quota:
+    """A quota of Service Quotas (service code ec2), in vCPUs."""
+
+    code: str
+    name: str
+
+
+# By family letters, On-Demand and Spot (codes and names as ListServiceQuotas answers them, read 2026-11-22, those of
+# Spot 2026-11-27, in public quota listings). Spot: the generations of P have quotas of their own.
+QUOTAS: Mapping[tuple[str, ...], tuple[Quota, Quota | None]] = {
+    ("p",): (Quota("L-417A185B", "Running On-Demand P instances"), None),
+    ("g", "gr", "vt"): (
+        Quota("L-DB2E81BA", "Running On-Demand G and VT instances"),
+        Quota("L-3819A6DF", "All G and VT Spot Instance Requests"),
     ),
+    ("trn",): (
+        Quota("L-2C3B7624", "Running On-Demand Trn instances"),
+        Quota("L-6B0D517C", "All Trn Spot Instance Requests"),
+    ),
+    ("inf",): (
+        Quota("L-1945791B", "Running On-Demand Inf instances"),
+        Quota("L-B5D1601B", "All Inf Spot Instance Requests"),
+    ),
+    ("dl",): (
+        Quota("L-6E869C2A", "Running On-Demand DL instances"),
+        Quota("L-85EED4F7", "All DL Spot Instance Requests"),
+    ),
+    ("f",): (Quota("L-74FC7D96", "Running On-Demand F instances"), Quota("L-88CF9481", "All F Spot Instance Requests")),
+    ("hpc",): (Quota("L-F7808C92", "Running On-Demand HPC instances"), None),
+    ("x",): (Quota("L-7295265B", "Running On-Demand X instances"), Quota("L-E3A00192", "All X Spot Instance Requests")),
+    ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"): (
+        Quota("L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"),
+        Quota("L-34B43A08", "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"),
+    ),
+}
+_SPOT_P = {
+    **dict.fromkeys(("p2", "p3", "p4"), Quota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests")),
+    "p5": Quota("L-C4BD4855", "All P5 Spot Instance Requests"),
 }
 
 
@@ -194,48 +231,81 @@ def offerings(scope: Scope) -> Iterator[Finding]:
             yield ok("offerings", f"{name} is offered in {', '.join(sorted(own & zones[name])) or offered}")
 
 
-def quota_of(instance_type: str) -> tuple[str, str]:
-    """Code and name of the quota that an instance type's vCPUs count to; ("", "") for a family of another quota."""
-    letters = re.match(r"[a-z]+", instance_type)
-    return next((quota for family, quota in QUOTAS.items() if letters and letters[0] in family), ("", ""))
+def quota_of(instance_type: str, kind: str = capacity.ON_DEMAND) -> Quota | None:
+    """The quota that a launch counts to; None: none that is known here.
+
+    A Capacity Reservation counts to the On-Demand quota; a Capacity Block counts to none of vCPUs (EC2 user guide,
+    "Capacity Blocks for ML": it is bought with its instances).
+    """
+    family = re.match(r"([a-z]+)(\d+)", instance_type)
+    row = next((quotas for letters, quotas in QUOTAS.items() if family and family[1] in letters), None)
+    if kind == capacity.CAPACITY_BLOCK or row is None or family is None:
+        return None
+    if kind != capacity.SPOT:
+        return row[0]
+    return _SPOT_P.get(family[0]) or row[1]
 
 
 def quotas(scope: Scope) -> Iterator[Finding]:
     """Each quota has room for the vCPUs that run at the same time: the builder's, then all machines of the proof.
 
-    On-Demand vCPUs that run in the region already count.
+    A type is counted in the way that the place tries first. Where that quota is too small and the place has another way
+    for the type, the finding is a warning. vCPUs that run in the region already count.
     """
     vcpus = {name: int(row["VCpuInfo"]["DefaultVCpus"]) for name, row in _described(scope).items()}
-    needed: dict[tuple[str, str], int] = {}
+    needed: dict[Quota, int] = {}
+    names: dict[Quota, list[str]] = {}
     for row in scope.proven:
-        quota = quota_of(row["name"])
-        needed[quota] = needed.get(quota, 0) + scope.nodes * vcpus.get(row["name"], 0)
-    if scope.builder:
-        quota = quota_of(scope.builder)
+        name, first = row["name"], capacity.ways_of(scope.place, row["name"])[0].kind
+        quota = quota_of(name, first)
+        if quota is None:
+            yield _without_quota(name, first)
+            continue
+        needed[quota] = needed.get(quota, 0) + scope.nodes * vcpus.get(name, 0)
+        names.setdefault(quota, []).append(name)
+    if scope.builder and (quota := quota_of(scope.builder, capacity.ways_of(scope.place, scope.builder)[0].kind)):
         needed[quota] = max(needed.get(quota, 0), vcpus.get(scope.builder, 0))
+        names.setdefault(quota, []).append(scope.builder)
     running = _running_vcpus(scope) if needed else {}
-    for (code, name), count in needed.items():
-        if code:
-            yield _quota(scope, code, name, count, running.get(code, 0))
+    for quota, count in needed.items():
+        finding = _quota(scope, quota, count, running.get(quota, 0))
+        has_other_way = all(len(capacity.ways_of(scope.place, name)) > 1 for name in names[quota])
+        if finding.level is Level.ERROR and has_other_way:
+            yield replace(
+                finding, level=Level.WARNING, remedy=f"{finding.remedy}; the place's other ways are tried next"
+            )
+        else:
+            yield finding
 
 
-def _running_vcpus(scope: Scope) -> dict[str, int]:
-    """vCPUs of On-Demand instances that run now, by the code of their quota."""
+def _without_quota(name: str, kind: str) -> Finding:
+    if kind == capacity.CAPACITY_BLOCK:
+        return ok(f"quota of {name}", "none: a Capacity Block is bought with its instances")
+    text = f"no quota of {kind} instances of this family is known to gpu-ami"
+    return warning(f"quota of {name}", text, remedy="look at Service Quotas, EC2, before a long run")
+
+
+_LIFECYCLES = {"": capacity.ON_DEMAND, "spot": capacity.SPOT, "capacity-block": capacity.CAPACITY_BLOCK}
+
+
+def _running_vcpus(scope: Scope) -> dict[Quota, int]:
+    """vCPUs of instances that run now, by their quota."""
     filters: list[FilterTypeDef] = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-    vcpus: dict[str, int] = {}
+    vcpus: dict[Quota, int] = {}
     for page in scope.ec2.get_paginator("describe_instances").paginate(Filters=filters):
         for reservation in page["Reservations"]:
             for instance in reservation["Instances"]:
-                if instance.get("InstanceLifecycle"):  # Spot and Capacity Blocks have quotas of their own
-                    continue
+                kind = _LIFECYCLES.get(instance.get("InstanceLifecycle", ""), capacity.CAPACITY_BLOCK)
+                quota = quota_of(instance["InstanceType"], kind)
                 cores = instance.get("CpuOptions", {})
-                code = quota_of(instance["InstanceType"])[0]
                 count = int(cores.get("CoreCount", 0)) * int(cores.get("ThreadsPerCore", 0))
-                vcpus[code] = vcpus.get(code, 0) + count
+                if quota:
+                    vcpus[quota] = vcpus.get(quota, 0) + count
     return vcpus
 
 
-def _quota(scope: Scope, code: str, name: str, needed: int, running: int) -> Finding:
+def _quota(scope: Scope, quota: Quota, needed: int, running: int) -> Finding:
+    code, name = quota.code, quota.name
     client = scope.cloud.client("service-quotas")
     subject = f"quota {code}"
     try:

@@ -20,6 +20,7 @@ from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.preflight.findings import Finding
 from gpu_ami.plan import resolve_source_ami
+from localregion.api import request_model
 
 REGION = "us-east-1"
 
@@ -169,8 +170,14 @@ def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Cloud, "client", client)
 
     def refuse(params: Any, model: Any, **_: Any) -> Any:
+        body = params.get("body", {})
+        assert list(request_model.mistakes(model.name, body)) == [], f"{model.name}: EC2 refuses {body}"
         if model.name == "DescribeCapacityReservations":  # moto has none
-            return answer({"CapacityReservations": account.reservations})
+            named = [value for key, value in body.items() if key.startswith("CapacityReservationId.")]
+            rows = [row for row in account.reservations if row["CapacityReservationId"] in named]
+            if len(rows) < len(named):
+                raise refusal("InvalidCapacityReservationId.NotFound", model.name)
+            return answer({"CapacityReservations": rows})
         if model.name == "DescribeInstanceConnectEndpoints":
             row = {"InstanceConnectEndpointId": "eice-00000001", "State": "create-complete"}
             return answer({"InstanceConnectEndpoints": [row]})

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_ami.cloud import Place
 from gpu_ami.cloud.preflight import network, resources
-from gpu_ami.cloud.preflight.findings import Level
+from gpu_ami.cloud.preflight.findings import Level, ok
 from gpu_ami.cloud.preflight.resources import quota_of, reservations
 from gpu_ami.recipes import load_facts
 
@@ -30,11 +30,59 @@ from gpu_ami.recipes import load_facts
     ],
 )
 def test_quota_of_an_instance_type(instance_type: str, code: str) -> None:
-    assert quota_of(instance_type)[0] == code
+    quota = quota_of(instance_type)
+    assert (quota.code if quota else "") == code
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "kind", "code"),
+    [
+        ("p4d.24xlarge", "spot", "L-7212CCBC"),
+        ("p5en.48xlarge", "spot", "L-C4BD4855"),
+        ("g6e.xlarge", "spot", "L-3819A6DF"),
+        ("trn2.48xlarge", "spot", "L-6B0D517C"),
+        ("p6-b200.48xlarge", "spot", ""),  # not established which
+        ("p5.48xlarge", "reservation", "L-417A185B"),
+        ("p5.48xlarge", "capacity-block", ""),
+    ],
+)
+def test_quota_depends_on_how_capacity_is_bought(instance_type: str, kind: str, code: str) -> None:
+    quota = quota_of(instance_type, kind)
+    assert (quota.code if quota else "") == code
+
+
+def _quotas(ways: tuple[str, ...], limits: dict[str, float]) -> list[tuple[Level, str]]:
+    """Findings of one p5.48xlarge (192 vCPUs) that a place buys in these ways; limits: by quota code."""
+    types = {"InstanceTypes": [{"InstanceType": "p5.48xlarge", "VCpuInfo": {"DefaultVCpus": 192}}]}
+    pages = {"describe_instance_types": [types], "describe_instances": [{"Reservations": []}]}
+    ec2 = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=lambda **_: pages[name]))
+    service = SimpleNamespace(get_service_quota=lambda ServiceCode, QuotaCode: {"Quota": {"Value": limits[QuotaCode]}})
+    scope: Any = SimpleNamespace(
+        place=Place("aws", "us-east-1", capacity={"*": ways}), ec2=ec2, cloud=SimpleNamespace(client=lambda _: service),
+        instance_types=["p5.48xlarge"], proven=[{"name": "p5.48xlarge"}], builder="", nodes=1,
+    )  # fmt: skip
+    return [(finding.level, finding.subject) for finding in resources.quotas(scope)]
+
+
+@pytest.mark.parametrize(
+    ("ways", "limits", "findings"),
+    [
+        (("on-demand",), {"L-417A185B": 0.0}, [(Level.ERROR, "quota L-417A185B")]),
+        (("spot",), {"L-C4BD4855": 192.0}, [(Level.OK, "quota L-C4BD4855")]),
+        (("spot",), {"L-C4BD4855": 0.0}, [(Level.ERROR, "quota L-C4BD4855")]),
+        (("spot", "on-demand"), {"L-C4BD4855": 0.0}, [(Level.WARNING, "quota L-C4BD4855")]),
+        (("capacity-block:cr-00000001",), {}, [(Level.OK, "quota of p5.48xlarge")]),
+        (("reservation:cr-00000001",), {"L-417A185B": 192.0}, [(Level.OK, "quota L-417A185B")]),
+    ],
+)
+def test_the_quota_of_the_way_is_asked(
+    ways: tuple[str, ...], limits: dict[str, float], findings: list[tuple[Level, str]]
+) -> None:
+    assert _quotas(ways, limits) == findings
 
 
 def test_every_instance_type_of_the_facts_has_a_quota() -> None:
-    assert [name for name in load_facts().instance_types["instance_types"] if not quota_of(name)[0]] == []
+    assert [name for name in load_facts().instance_types["instance_types"] if not quota_of(name)] == []
 
 
 # Reservations of a place; each mistake beside the others is in test_examination.py.
@@ -106,11 +154,13 @@ def test_traffic_between_nodes(egress: list[Any], level: Level, found: str) -> N
 
 
 def test_quotas_are_for_all_nodes() -> None:
-    scope: Any = SimpleNamespace(proven=[{"name": "p5.48xlarge"}], builder="", nodes=4)
+    scope: Any = SimpleNamespace(proven=[{"name": "p5.48xlarge"}], builder="", nodes=4, place=Place("aws", "us-east-1"))
     asked: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resources, "_described", lambda _: {"p5.48xlarge": {"VCpuInfo": {"DefaultVCpus": 192}}})
         patch.setattr(resources, "_running_vcpus", lambda _: {})
-        patch.setattr(resources, "_quota", lambda _scope, _code, _name, needed, _running: asked.append(needed))
+        patch.setattr(
+            resources, "_quota", lambda _scope, _quota, needed, _running: asked.append(needed) or ok("quota", "")
+        )
         list(resources.quotas(scope))
     assert asked == [4 * 192]
