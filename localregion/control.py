@@ -40,7 +40,7 @@ class MirrorDescription(TypedDict):
 
 
 class RegionDescription(TypedDict):
-    """region.json: how a region that is up is reached, and what a launch needs."""
+    """region.json: how a region that is up is reached, and what a launch needs. hypervisor: QEMU's version, or ""."""
 
     process: Annotated[dict[str, object], ProcessIdentity]
     endpoint: str
@@ -53,6 +53,7 @@ class RegionDescription(TypedDict):
     instance_profile: str
     ssh_port: int
     conditions: str
+    hypervisor: str
 
 
 class InstanceStatus(TypedDict):

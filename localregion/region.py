@@ -95,6 +95,7 @@ class RegionReport(TypedDict):
     instance_profile: NotRequired[str]
     ssh_port: NotRequired[int]
     conditions: NotRequired[str]
+    hypervisor: NotRequired[str]
     persistent: NotRequired[bool]
     holds: NotRequired[list[str]]
     refused: NotRequired[dict[str, int]]
@@ -283,6 +284,7 @@ def _place(described: RegionDescription) -> Place:
         kernel=KERNEL_SERIES,
         credentials=_CREDENTIALS,
         conditions=described.get("conditions", ""),
+        hypervisor=described.get("hypervisor", ""),
         cluster_versions=kubernetes.built(home_dir()),
         guest_cluster_endpoint=f"https://{CLUSTER_ADDRESS}",
         expect_launch=expect_launch,

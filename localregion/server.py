@@ -31,6 +31,7 @@ from gpu_ami.progress import Progress
 from localregion import state
 from localregion.architectures import ARCHITECTURES
 from localregion.control import Control, Holders, InstanceStatus, RegionDescription, RegionStatus
+from localregion.machines import qemu_version
 from localregion.network import API_ADDRESS, CLUSTER_ADDRESS, MIRROR_ADDRESS, claim_network
 from localregion.state import FROM_BASE, FROM_LAYER, ImageRecord, Layout
 
@@ -200,6 +201,7 @@ class Daemon:
             "instance_profile": self.ec2.profile,
             "ssh_port": self.network.ssh_port,
             "conditions": self.decisions.conditions.label,
+            "hypervisor": qemu_version(),
         }
 
     def register_source_ami(self, record: ImageRecord, parameter: str) -> None:

@@ -35,6 +35,47 @@ def modules() -> Mapping[str, ast.Module]:
     return {name[:-3].replace("/", ".").removesuffix(".__init__"): tree for name, tree in parsed.items()}
 
 
+# A pipe into what stops reading before its end: under `pipefail` the writer's SIGPIPE fails the pipe, by chance.
+_ENDS_EARLY = re.compile(
+    r"(?<!\|)\|&?\s*(?:(?:grep|egrep|fgrep|zgrep)\s+(?:\S+\s+)*?-\w*[qlm]|head\b|sed\s[^|]*\bq\b|awk\s[^|]*\bexit\b)"
+)
+
+
+def pipes_that_end_early(text: str) -> list[str]:
+    """Lines of a script under `pipefail` with such a pipe, continued lines joined; none without `pipefail`."""
+    if not re.search(r"^\s*set\s.*\bpipefail\b", text, re.MULTILINE):
+        return []
+    joined = re.sub(r"(\\|\|)\n\s*", lambda end: end[1].strip("\\") + " ", text)
+    return [line for line in joined.splitlines() if _ENDS_EARLY.search(line) and not line.lstrip().startswith("#")]
+
+
+@pytest.mark.parametrize(
+    ("line", "ends_early"),
+    [
+        ("apt-cache madison x | grep -q bookworm", True),
+        ("apt-cache madison x |\n  grep --color -m 1 bookworm", True),
+        ("apt-cache madison x \\\n  | sed -n p | head -n 1", True),
+        ("grep -q bookworm /etc/os-release || head -n 1 file", False),
+        ("apt-cache madison x | grep -c bookworm", False),
+    ],
+)
+def test_pipes_that_end_early_are_found(line: str, ends_early: bool) -> None:
+    assert bool(pipes_that_end_early(f"set -euo pipefail\n{line}\n")) is ends_early
+    assert pipes_that_end_early(line) == []
+
+
+def test_no_script_has_a_pipe_that_fails_by_chance() -> None:
+    scripts = {}
+    for name in tracked():
+        if name.startswith(("tests/", "docs/")) or name.endswith(".md"):
+            continue
+        content = (ROOT / name).read_bytes()
+        if name.endswith((".sh", ".yml", ".j2", "Makefile")) or content[:40].partition(b"\n")[0].endswith(b"sh"):
+            scripts[name] = content.decode()
+    assert "localregion/packages.sh" in scripts and ".ci/run" in scripts
+    assert {name: lines for name, text in scripts.items() if (lines := pipes_that_end_early(text))} == {}
+
+
 def is_package(module: str) -> bool:
     return (ROOT / module.replace(".", "/") / "__init__.py").is_file()
 

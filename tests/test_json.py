@@ -161,7 +161,8 @@ def test_a_region_that_is_up_is_as_its_schema_says() -> None:
         "up": True, "home": "/x", "process": {"pid": 1, "started": "s"}, "endpoint": "http://127.0.0.1:1",
         "guest_endpoint": "http://169.254.169.251", "mirror": None, "region": "us-east-1", "network": "127.20.0.0/16",
         "subnet_id": "subnet-1", "security_group_ids": ["sg-1"], "instance_profile": "gpu-ami-local", "ssh_port": 2222,
-        "conditions": "", "persistent": True, "holds": [], "refused": {"RequestLimitExceeded": 2},
+        "conditions": "", "hypervisor": "QEMU 10.0.2",
+        "persistent": True, "holds": [], "refused": {"RequestLimitExceeded": 2},
         "instances": [instance], "images": [], "acceleration": None,
         "space": {"base-image": {"count": 2, "bytes": 10}},
     }  # fmt: skip

@@ -100,6 +100,7 @@ class Place:
     capacity, in order. cluster: the one that `--join` without a name means, of ECS or EKS; "": one of the proof's own.
     cluster_versions: Kubernetes versions of which the place starts an EKS cluster at once. guest_cluster_endpoint:
     at which its instances reach that cluster, where the caller's address is another one.
+    hypervisor: name and version of what runs the machines, where the place knows it; reports say it.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Place:
     cluster: str = ""
     cluster_versions: tuple[str, ...] = ()
     guest_cluster_endpoint: str = ""
+    hypervisor: str = ""
 
     def keys(self) -> dict[str, str]:
         """The place's own keys, for the environment of a program with an AWS SDK; {} where that finds its own."""

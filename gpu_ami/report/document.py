@@ -318,7 +318,7 @@ class Report:
     log_groups: to which the machines sent, and what was changed for it. layers: of the image, the lowest first, if its
     build is known. suite: digest of the checks. certify_carried: the place lets a certificate of level `certified` have
     checks that were carried over from an earlier proof. left_out: what a person left out on purpose, beside instance
-    types.
+    types. hypervisor: what ran the machines, where the place says it; "" on AWS.
     """
 
     plan: Mapping[str, object]
@@ -341,6 +341,7 @@ class Report:
     suite: str = ""
     certify_carried: bool = False
     left_out: tuple[LeftOut, ...] = ()
+    hypervisor: str = ""
 
     @property
     def machine_seconds(self) -> float:

@@ -58,11 +58,15 @@ class Lane:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All lanes on one axis. legend: kinds of stages that are there, with what they are called."""
+    """All lanes on one axis. legend: kinds of stages that are there, with what they are called.
+
+    hypervisor: of the machines, since a stage's seconds depend on it; "" on AWS.
+    """
 
     lanes: Sequence[Lane]
     ticks: Sequence[Tick]
     legend: Mapping[str, str]
+    hypervisor: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def timeline(report: Report) -> Timeline | None:
         [_lane(name, entries, total) for name, entries in stages.items() if entries],
         _ticks(total),
         {kind: text for kind, text in _LEGEND.items() if kind in kinds},
+        report.hypervisor,
     )
 
 

@@ -348,6 +348,7 @@ def assemble(
         no_files=no_files,
         incomplete=incomplete,
         conditions=place.conditions if place else "",
+        hypervisor=place.hypervisor if place else "",
         price_basis=cost.basis() if any(report.machine_seconds for report in reports) else "",
         layers=tuple(proof.layers),
         suite=proof.suite,

@@ -22,6 +22,7 @@ The region's daemon alone needs factory and reconcile, and with them moto; clien
 from localregion.machines.boards import Devices, devices_of, planned_architecture
 from localregion.machines.console import CONSOLE, read_console
 from localregion.machines.firmware import default_entry
+from localregion.machines.platforms import qemu_version
 from localregion.machines.qemu import PROCESS, Exit
 from localregion.machines.qmp import short_path
 
@@ -33,6 +34,7 @@ __all__ = [
     "default_entry",
     "devices_of",
     "planned_architecture",
+    "qemu_version",
     "read_console",
     "short_path",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_ami.process import find_tool
-from localregion.architectures import ARCHITECTURES
+from gpu_ami.errors import GpuAmiError
+from gpu_ami.process import find_tool, run
+from localregion.architectures import ARCHITECTURES, DEFAULT
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,18 @@ PLATFORMS = {
         firmware="/usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
     ),
 }
+
+
+def qemu_version() -> str:
+    """Which QEMU runs the machines: "QEMU 10.0.2 (Debian 1:10.0.2+ds-2)"; "" where none is installed.
+
+    The programs of all architectures are of one version: their packages depend on one package of it.
+    """
+    try:
+        done = run([PLATFORMS[DEFAULT].qemu(), "--version"], timeout=30)
+    except GpuAmiError:
+        return ""
+    return done.stdout.partition("\n")[0].replace("QEMU emulator version", "QEMU")
 
 
 def can_use_kvm(architecture: str) -> bool:

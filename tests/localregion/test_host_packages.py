@@ -65,7 +65,7 @@ def test_archive_of_a_host_that_is_not_bookworm_is_left_to_mmdebstrap(monkeypatc
 PROGRAM = Path(__file__).resolve().parents[2] / "localregion" / "packages.sh"
 # $SYSTEM: files of what the system has. installed: packages; common: version of qemu-system-common; indexes: releases
 # that `apt-get update` has read; offered: releases that the mirror has; impossible: what apt cannot install of a
-# release, as `-t` names it.
+# release, as `-t` names it; lacking: the release that has no qemu-system-x86.
 _DPKG_QUERY = """case "$3" in
     *Version*) cat $SYSTEM/common ;;
     *) grep -qx "$4" $SYSTEM/installed && echo "install ok installed" ;;
@@ -87,7 +87,10 @@ case "$1" in
 esac"""
 _APT_CACHE = """case "$2" in
     qemu-system-x86) while read -r release uri _; do
-            echo "qemu-system-x86 | 1 | $uri $release/main Packages"; done < $SYSTEM/indexes ;;
+            [ $release = "$(cat $SYSTEM/lacking)" ] || echo "qemu-system-x86 | 1 | $uri $release/main Packages"
+        done < $SYSTEM/indexes
+        # More than a pipe holds, after the line that is looked for: whoever stops reading there ends this program.
+        printf 'qemu-system-x86 | 1 | http://mirror.example/debian bookworm/main Sources %.0s\n' {1..3000} ;;
     packer) cat $SYSTEM/packer ;;
 esac"""
 _PROGRAMS = {
@@ -113,7 +116,14 @@ class System:
             self.add(name, text)
         for name in ("sed", "grep", "head", "tee", "rm", "cat", "env"):  # and no Packer
             (self.bin / name).symlink_to(str(shutil.which(name)))
-        self.has(installed="", indexes=_DEBIAN_12, offered="bookworm-backports\n", packer="packer | 1.6.6\n", uid="0\n")
+        self.has(
+            installed="",
+            indexes=_DEBIAN_12,
+            offered="bookworm-backports\n",
+            packer="packer | 1.6.6\n",
+            uid="0\n",
+            lacking="",
+        )
 
     def add(self, name: str, text: str) -> None:
         (self.bin / name).write_text(f"#!/bin/bash\n{text}\n")
@@ -185,18 +195,37 @@ def test_backports_that_cannot_be_installed_leave_debian_12_s_qemu(system: Syste
     assert done.returncode == 0, done.stderr
     assert system.installed == ["qemu-system-x86", "rpm"]
     assert "unmet" in done.stderr
-    assert "apt cannot install qemu-system-x86 from the backports" in done.stdout
+    assert "apt cannot install qemu-system-x86 from the backports (above): QEMU is Debian 12's own" in done.stderr
 
 
-@pytest.mark.parametrize("why", ["not wanted", "not offered", "another system"])
-def test_elsewhere_qemu_is_the_system_s_own(system: System, why: str) -> None:
-    system.has(offered="" if why == "not offered" else "bookworm-backports\n")
-    if why == "another system":
-        system.has(indexes=_DEBIAN_12.replace("bookworm", "trixie"))
-    done = system.run("qemu-system-x86", "qemu-utils", BACKPORTS="no" if why == "not wanted" else "yes")
+@pytest.mark.parametrize(
+    ("has", "backports", "reason"),
+    [
+        ({}, "no", "BACKPORTS=no: QEMU is Debian 12's own"),
+        (
+            {"offered": ""},
+            "yes",
+            "the backports cannot be had from http://mirror.example/debian: QEMU is Debian 12's own",
+        ),
+        ({"lacking": "bookworm-backports"}, "yes", "the backports have no qemu-system-x86: QEMU is Debian 12's own"),
+        ({"indexes": _DEBIAN_12.replace("bookworm", "trixie")}, "yes", ""),  # whose own QEMU is the newer one
+    ],
+    ids=["not wanted", "not offered", "without QEMU", "another system"],
+)
+def test_a_qemu_that_is_not_of_the_backports_is_said(
+    system: System, has: dict[str, str], backports: str, reason: str
+) -> None:
+    system.has(**has)
+    done = system.run("qemu-system-x86", "qemu-utils", BACKPORTS=backports)
     assert done.returncode == 0, done.stderr
     assert system.installed == ["qemu-system-x86", "qemu-utils"]
-    assert system.sources == []
+    assert done.stderr.startswith(reason) and bool(reason) == bool(done.stderr)
+    assert bool(system.sources) == ("lacking" in has)
+
+
+def test_version_of_the_installed_qemu_is_said(system: System) -> None:
+    system.add("qemu-system-x86_64", "echo 'QEMU emulator version 10.0.2'; echo Copyright")
+    assert system.run("qemu-system-x86").stdout.splitlines()[-1] == "QEMU emulator version 10.0.2"
 
 
 def test_an_installed_qemu_stays(system: System) -> None:
