@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from gpu_ami.commands import results
+from gpu_ami.commands import json_types
 from gpu_ami.plan import document as plan_file
 from gpu_ami.publish import record
 from gpu_ami.recipes import PlanDocument, components
@@ -73,7 +73,7 @@ def commands_schema() -> Schema:
         "the same stream. progress: a line on stderr. Keys hold no spaces; a key that is not listed is not printed."
     )
     schema = _whole("gpu-ami COMMAND --json", {"description": description})
-    return schema | {"$defs": {name: _result(result) for name, result in results.RESULTS.items()}}
+    return schema | {"$defs": {name: _result(result) for name, result in json_types.RESULTS.items()}}
 
 
 def _result(result: Any) -> Schema:

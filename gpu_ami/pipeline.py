@@ -26,7 +26,16 @@ from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, page, page_machine, writer
-from gpu_ami.validate import Proof, carried, cluster, host_proof, image_proof, nodes, site_checks, validator_process
+from gpu_ami.validate import (
+    Proof,
+    carried,
+    cluster,
+    host_proof,
+    image_proof,
+    machine_group,
+    site_checks,
+    validator_process,
+)
 from gpu_ami.validate.machines import restarts as restart
 
 if TYPE_CHECKING:
@@ -343,9 +352,9 @@ def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool
     """
     instance_types = image_proof.choose_types(plan.document, asked.instance_types)
     cluster.require(plan.document, asked.join, session.cloud)
-    nodes.require(plan.document, session.place, instance_types, asked.nodes)
+    machine_group.require(plan.document, session.place, instance_types, asked.nodes)
     if asked.nodes > 1:
-        nodes.require_traffic(session.cloud, plan.document)
+        machine_group.require_traffic(session.cloud, plan.document)
     _require_usable_cluster(plan, asked, session)
     expected = cost.estimate(plan.document, instance_types, build=build, nodes=asked.nodes)
     if session.place.billed:

@@ -219,8 +219,9 @@ _THROUGH_THE_DOOR = {
         "tests/localregion/backends/container_service/test_container_service.py"
     ),
     "gpu_ami.cloud.launches": "tests/validate/machines/test_user_data.py",
+    "gpu_ami.commands.json_types": "tests/test_json_schemas.py",
     "gpu_ami.validate.clusters.parallelcluster": "tests/validate/test_cluster.py",
-    "gpu_ami.validate.clusters.service": "tests/validate/test_cluster.py",
+    "gpu_ami.validate.clusters.node_service": "tests/validate/test_cluster.py",
     "localregion.backends.systems_manager.documents": (
         "tests/localregion/backends/systems_manager/test_systems_manager.py"
     ),

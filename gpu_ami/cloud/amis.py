@@ -1,4 +1,4 @@
-"""None"""
+"""AMIs of a recipe: those made of a running builder, and images of layers, by the digest in their tags."""
 
 from __future__ import annotations
 

@@ -101,13 +101,13 @@ def _plan(args: argparse.Namespace, place: Place) -> PlanDocument:
 
     from gpu_ami.plan import make_plan
     from gpu_ami.recipes import find_recipe
-    from gpu_ami.validate import cluster, image_proof, nodes
+    from gpu_ami.validate import cluster, image_proof, machine_group
 
     plan = make_plan(find_recipe(args.recipe), place).document
     cluster.require_name(plan, args.join, place)
     cluster.require_program(plan, args.join)
     chosen = image_proof.choose_types(plan, args.instance_type)
-    nodes.require(plan, place, chosen, args.nodes)
+    machine_group.require(plan, place, chosen, args.nodes)
     rows = [row for row in plan["instance_types"] if row["name"] in chosen]
     return cast("PlanDocument", {**plan, "instance_types": rows})
 

@@ -1,4 +1,15 @@
-"""None"""
+"""The Command documents (schema 2.2) and parameters of a plan, by names that hold the image's.
+
+<name>            the program on the machine, with the action as parameter: prepare, install, status, detach, clean
+<name>-files-N    a part of the files each: all of them are too large for one document (64 KB)
+<name>-future     all of it in one, for a State Manager association
+Parameters: AmazonCloudWatch-<name>-base, and -gpu for machines with nvidia-smi. The managed policies of the agent let
+it read parameters with this beginning alone.
+
+What is installed on a machine, packed from the files of role event_parser: there is no second copy of them.
+
+Templates of the role are rendered with the plan's variables, as Ansible does it.
+"""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ recorder             keeps report.json on disk while a proof runs
 machines/            an instance: launch, boot, login, restarts, console
 cluster              the machines as nodes of a cluster: refusals, checks of tier TN
 clusters/            the services whose nodes they can be
-nodes                several machines of one type: launch, boots, checks of tier T4
 golden               golden files: recorded hardware of instance types
 hosts                a running machine that somebody else booted: its address, and whether it answers
+machine_group        several machines of one type: launch, boots, checks of tier T4
 """
 
 from gpu_ami.validate.machines import REBOOT, RESTARTS, parse

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.errors import UsageError
 from gpu_ami.report import NODE_SERVICES
-from gpu_ami.validate import nodes
+from gpu_ami.validate import machine_group
 from gpu_ami.validate.clusters import CleanUp, Ecs, Eks, ParallelCluster, Proven, Service
 from validator.probes.cluster import joined
 
@@ -88,7 +88,7 @@ class Joining:
 
     def describe(self, machines: Sequence[Machine]) -> Path:
         """Writes what the checks read of the cluster and these nodes of it, the first one under test. CloudError."""
-        found = nodes.nodes_of(machines, self.proven.cloud)
+        found = machine_group.nodes_of(machines, self.proven.cloud)
         # One for each instance type: they are checked side by side.
         file = self.proven.run.folder / f"join-{machines[0].instance_id}.json"
         joined.write(file, self.service.described(self.proven, self.cluster, found))
@@ -108,7 +108,7 @@ class Joining:
         if not after:
             host.report = host.report.with_facts(cluster=facts)
         stage = f"check {host.report.instance_type} {self.service.stage}"
-        nodes.check_all(proof, host, target, names, self.proven.cloud, "join", file, stage, after)
+        machine_group.check_all(proof, host, target, names, self.proven.cloud, "join", file, stage, after)
 
     def leave(self, instance_ids: Sequence[str]) -> None:
         """Takes the machines out of the cluster, before they are terminated."""

@@ -18,7 +18,7 @@ from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.plan import cost
 from gpu_ami.process import UnderWay
 from gpu_ami.report import HostReport, LaunchAttempt, Report
-from gpu_ami.validate import cluster, nodes
+from gpu_ami.validate import cluster, machine_group
 from gpu_ami.validate.clusters import Proven
 from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restarts
 from gpu_ami.validate.proof import (
@@ -203,7 +203,7 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
             stack.callback(host.count_time)
             host.update(instance_id=instance_id)
             boot = launcher.boot()
-            with nodes.Peers(boot, host, others) as peers:
+            with machine_group.Peers(boot, host, others) as peers:
                 _prove_host(proof, boot, host, peers, launcher.joining)
     except GpuAmiError as error:
         record_error(host, error)
@@ -214,7 +214,7 @@ def _prove_host(
     proof: Proof,
     boot: Boot,
     host: HostRecord,
-    peers: nodes.Peers | None = None,
+    peers: machine_group.Peers | None = None,
     joining: cluster.Joining | None = None,
 ) -> None:
     machine = None
@@ -243,7 +243,7 @@ def _prove_together(
     boot: Boot,
     host: HostRecord,
     machine: Machine | None,
-    peers: nodes.Peers,
+    peers: machine_group.Peers,
     joining: cluster.Joining | None,
 ) -> None:
     """The checks of nodes and of all machines, after those that need the first one untouched; then the others end."""
@@ -253,12 +253,12 @@ def _prove_together(
             if joining:
                 joining.check(proof, host, _target(machine), machines)
             if peers.instance_ids:
-                nodes.check(proof, host, _target(machine), machines, boot.cloud, boot.run.folder / "nodes.json")
+                machine_group.check(proof, host, _target(machine), machines, boot.cloud, boot.run.folder / "nodes.json")
     except GpuAmiError as error:
         record_error(host, error)
     finally:
         if peers.instance_ids:
-            nodes.keep_consoles(proof, host, boot.cloud, peers.instance_ids)
+            machine_group.keep_consoles(proof, host, boot.cloud, peers.instance_ids)
             peers.terminate()
 
 

@@ -17,7 +17,7 @@ from gpu_ami.report import document
 from gpu_ami.validate.validator_process import Target
 from tests.report.examples import a_check
 from tests.validate.scripted_proof import ROLES, Scripted, a_proof, prove_ami
-from tests.validate.test_nodes import FIRST, KIND, Cluster
+from tests.validate.test_machine_group import FIRST, KIND, Cluster
 from validator.probes.cluster import joined
 from validator.results import HostResults
 

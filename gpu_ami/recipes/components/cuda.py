@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
+from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
 from gpu_ami.recipes.facts import NEWEST, Sources, at_least, branch, parts
 from gpu_ami.recipes.rules import (
     LATEST,

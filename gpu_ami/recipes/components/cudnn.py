@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NotRequired
 
-from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
+from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
 from gpu_ami.recipes.facts import Sources, branch
 from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, Understood, plain, versioned
 from validator.plan_document import PackagedComponent

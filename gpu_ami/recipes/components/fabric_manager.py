@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.components.nvidia_driver import packages
+from gpu_ami.recipes.components.nvidia_driver import driver_packages
 from gpu_ami.recipes.facts import Sources
 from gpu_ami.recipes.rules import Assignment, Component, ResolveContext
 from validator.plan_document import DriverCompanion
@@ -15,7 +15,7 @@ _INFINIBAND = {"debian": ("infiniband-diags",), "redhat": ("libibumad", "infinib
 
 
 def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> DriverCompanion | None:
-    section = packages.companion(
+    section = driver_packages.companion(
         context, versions, sources, component="fabric_manager", package="package", on=context.nvswitch
     )
     nvlsm = [name for name in context.nvswitch if context.family(name)["nvswitch_generation"] >= _NVLSM_FROM]
@@ -28,11 +28,11 @@ def _add_subnet_manager(
     section: DriverCompanion, context: ResolveContext, instance_types: list[str], sources: Sources
 ) -> None:
     """nvlsm in its own version, and the system's packages that it needs ({release}: what `uname -r` prints)."""
-    row = packages.last_from(context.facts.driver_packages["nvlsm"], section["version"])
+    row = driver_packages.last_from(context.facts.driver_packages["nvlsm"], section["version"])
     sources.add("version of nvlsm", row)
     section["nvlsm_instance_types"] = instance_types
     section["packages"] = {"nvlsm": row["version"]}
-    section["system_packages"] = [*packages.modules_extra(context), *_INFINIBAND[context.os["family"]]]
+    section["system_packages"] = [*driver_packages.modules_extra(context), *_INFINIBAND[context.os["family"]]]
 
 
 COMPONENT = Component(

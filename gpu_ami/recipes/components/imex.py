@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.components.nvidia_driver import packages
+from gpu_ami.recipes.components.nvidia_driver import driver_packages
 from gpu_ami.recipes.facts import Sources
 from gpu_ami.recipes.rules import Assignment, Component, ResolveContext
 from validator.plan_document import DriverCompanion
@@ -11,7 +11,7 @@ from validator.schema import Keys, Text
 
 def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> DriverCompanion | None:
     needed_on = [name for name in context.instance_types if context.family(name).get("imex")]
-    return packages.companion(context, versions, sources, component="imex", package="imex", on=needed_on)
+    return driver_packages.companion(context, versions, sources, component="imex", package="imex", on=needed_on)
 
 
 COMPONENT = Component(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
+from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
 from gpu_ami.recipes.facts import Sources
 from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, Understood, plain, versioned
 from validator.plan_document import PackagedComponent

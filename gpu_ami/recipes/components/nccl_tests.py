@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from gpu_ami.recipes.components.nccl import COMPONENT as NCCL
-from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
+from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
 from gpu_ami.recipes.facts import Sources, at_least, parts
 from gpu_ami.recipes.rules import (
     Assignment,

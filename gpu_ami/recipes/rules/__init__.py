@@ -3,9 +3,9 @@
 component            what a component declares of itself, and of variables of Packer templates
 resolve_context      what rules are given: recipe, system, node family, accelerators, facts
 driver               the driver from NVIDIA, the system's archive, GRID's bucket or a base AMI; libraries built on it
-network              rules of EFA, aws-ofi-nccl and NCCL
+system               rules of instance types, system, node family, accelerators and root volume
+interconnect         rules of EFA, aws-ofi-nccl and NCCL
 incompatibilities    combinations that are known not to work, and what a recipe accepts of them
-image                rules of instance types, system, node family, accelerators and root volume
 
 A new rule is a function in one of them and an entry in its `*_RULES`; a rule of one component alone is in its own file
 (gpu_ami/recipes/components).
@@ -32,11 +32,11 @@ from gpu_ami.recipes.rules.driver import (
     distribution_has_driver,
     runs_natively,
 )
-from gpu_ami.recipes.rules.image import IMAGE_RULES, base_keeps_its_own, has_packages, python_for, volume_has_room
 from gpu_ami.recipes.rules.incompatibilities import INCOMPATIBILITY_RULES, TELEMETRY_RULES, refusal, unknown_layout
 from gpu_ami.recipes.rules.incompatibilities import notes as accepted_notes
-from gpu_ami.recipes.rules.network import NETWORK_RULES, bundled_plugin
+from gpu_ami.recipes.rules.interconnect import NETWORK_RULES, bundled_plugin
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
+from gpu_ami.recipes.rules.system import IMAGE_RULES, base_keeps_its_own, has_packages, python_for, volume_has_room
 
 __all__ = [
     "BRANCH_RULES",

@@ -20,7 +20,7 @@ from validator.probes.cluster import joined, kubernetes
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud, Place
     from gpu_ami.recipes import PlanDocument
-    from gpu_ami.validate.clusters.service import CleanUp, Proven
+    from gpu_ami.validate.clusters.node_service import CleanUp, Proven
     from validator.probes.cluster import nodes as node_files
 
 ROLE = "node_eks"

@@ -26,7 +26,7 @@ from validator.probes.cluster import joined
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud, Place
     from gpu_ami.recipes import PlanDocument
-    from gpu_ami.validate.clusters.service import CleanUp, Proven
+    from gpu_ami.validate.clusters.node_service import CleanUp, Proven
     from validator.probes.cluster import nodes as node_files
 
 PACKAGE = "aws-parallelcluster"

@@ -25,7 +25,7 @@ from gpu_ami.recipes.components import (
     tuning,
 )
 from gpu_ami.recipes.rules import Component
-from gpu_ami.recipes.rules import image as rules
+from gpu_ami.recipes.rules import system as rules
 from tests.recipes.conftest import FACTS, context
 from validator.schema import Flag, Integer
 

@@ -1,13 +1,13 @@
 """NVIDIA's driver: from NVIDIA's repository, the system's own archive, or AWS's bucket of GRID drivers.
 
-packages             its packages and repository, which CUDA's libraries and the driver's companions share
+driver_packages      its packages and repository, which CUDA's libraries and the driver's companions share
 """
 
 from __future__ import annotations
 
 import re
 
-from gpu_ami.recipes.components.nvidia_driver import packages
+from gpu_ami.recipes.components.nvidia_driver import driver_packages
 from gpu_ami.recipes.rules import (
     DISTRIBUTION_RULES,
     DRIVER_RULES,
@@ -75,8 +75,8 @@ COMPONENT = Component(
         "virtual_applications": "true: GRID virtual applications instead of a virtual workstation",
     },
     section=NvidiaDriver,
-    write=packages.driver_section,
-    of_base=packages.of_base,
+    write=driver_packages.driver_section,
+    of_base=driver_packages.of_base,
     rules=(
         *DRIVER_RULES,
         *DISTRIBUTION_RULES,

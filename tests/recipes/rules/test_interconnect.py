@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes.rules import network as rules
+from gpu_ami.recipes.rules import interconnect as rules
 from gpu_ami.recipes.rules.resolve_context import Rule
 from tests.recipes.conftest import context
 

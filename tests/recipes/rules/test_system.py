@@ -6,9 +6,9 @@ import pytest
 
 from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts.tables import Facts
-from gpu_ami.recipes.rules import image as rules
-from gpu_ami.recipes.rules.image import installed_gib, least_gib, volume_has_room
+from gpu_ami.recipes.rules import system as rules
 from gpu_ami.recipes.rules.resolve_context import ResolveContext, Rule
+from gpu_ami.recipes.rules.system import installed_gib, least_gib, volume_has_room
 from tests.recipes.conftest import FACTS, context
 
 DRIVER = "nvidia_driver: {version: '580'}"

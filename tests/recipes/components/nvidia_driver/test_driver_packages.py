@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.recipes.components.nvidia_driver.packages import nvidia_repository
+from gpu_ami.recipes.components.nvidia_driver.driver_packages import nvidia_repository
 from gpu_ami.recipes.facts.tables import Sources
 from gpu_ami.recipes.resolver import sections
 from tests.recipes.conftest import context

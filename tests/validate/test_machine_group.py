@@ -18,7 +18,7 @@ from gpu_ami.cloud import Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.report import document
 from gpu_ami.report.document import ONE_MACHINE, HostReport, Report
-from gpu_ami.validate import image_proof, nodes, recorder
+from gpu_ami.validate import image_proof, machine_group, recorder
 from gpu_ami.validate.machines import console
 from gpu_ami.validate.machines.machine import Boot, Machine
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
@@ -174,7 +174,7 @@ def test_a_node_that_aws_takes_away_is_named(booted: None, tmp_path: Path, monke
         raise ChecksIncomplete("the validator was ended", HostResults("u", checks))
 
     watched: list[str] = []
-    real = nodes.Watch
+    real = machine_group.Watch
 
     def watch(cloud: Any, name: str, stop: Callable[[str], object]) -> Any:
         made = real(cloud, name, stop)
@@ -182,7 +182,7 @@ def test_a_node_that_aws_takes_away_is_named(booted: None, tmp_path: Path, monke
         return made
 
     monkeypatch.setattr("gpu_ami.validate.machines.console.POLL_SECONDS", 0.01)
-    monkeypatch.setattr(nodes, "Watch", watch)
+    monkeypatch.setattr(machine_group, "Watch", watch)
     monkeypatch.setattr(proof, "run_checks", lose)
     report = prove_ami(proof, cloud, [KIND])
     assert report.hosts[0].error == f"{KIND}: instance {SECOND} is shutting-down: no reason given"
@@ -204,7 +204,7 @@ def test_ctrl_c_leaves_nothing(booted: None, tmp_path: Path, monkeypatch: pytest
 
     places: dict[str, tuple[Any, str]] = {
         "create": (cloud, "_call"), "launch": (cloud, "launch_all"), "boot": (Boot, "follow"),
-        "first pass": (proof, "check"), "together": (proof, "run_checks"), "consoles": (nodes, "keep_consoles"),
+        "first pass": (proof, "check"), "together": (proof, "run_checks"), "consoles": (machine_group, "keep_consoles"),
     }  # fmt: skip
     owner, name = places[moment]
     if moment == "create":
@@ -264,12 +264,12 @@ ROWS = [{"name": name, "efa_interfaces": count} for name, count in EFAS.items()]
 def test_refusals_before_a_launch(types: list[str], interface: str, efa: bool, message: str, hint: str) -> None:
     plan: Any = {"instance_types": ROWS} | ({"efa": {}} if efa else {})
     place = Place("aws", "us-east-1", ssh_interface=interface)
-    nodes.require(plan, place, types, 1)
+    machine_group.require(plan, place, types, 1)
     if not message:
-        nodes.require(plan, place, types, 2)
+        machine_group.require(plan, place, types, 2)
         return
     with pytest.raises(UsageError) as caught:
-        nodes.require(plan, place, types, 2)
+        machine_group.require(plan, place, types, 2)
     assert caught.value.message.startswith("--nodes 2: ") and message in caught.value.message
     assert hint in caught.value.hint and caught.value.exit_code == 2
 
@@ -293,10 +293,10 @@ def test_groups_that_keep_machines_apart_are_refused(inward: list[Any], outward:
     )
     plan: Any = {"efa": {}}
     if not message:
-        nodes.require_traffic(cloud, plan)
+        machine_group.require_traffic(cloud, plan)
         return
     with pytest.raises(UsageError, match=message) as caught:
-        nodes.require_traffic(cloud, plan)
+        machine_group.require_traffic(cloud, plan)
     assert "sg-1 itself" in caught.value.hint and caught.value.exit_code == 2
 
 
@@ -310,13 +310,13 @@ def test_groups_that_keep_machines_apart_are_refused(inward: list[Any], outward:
     ],
 )
 def test_facts_of_a_type(kind: str, count: int, gpu_direct: bool, gbps: float | None) -> None:
-    known, floor = nodes.known_of(kind, count)
+    known, floor = machine_group.known_of(kind, count)
     assert known is gpu_direct and (floor and floor.gbps) == gbps
     assert floor is None or ("aws-parallelcluster" in floor.source and floor.size == 1 << 30)
 
 
 def test_console_that_cannot_be_read_is_no_error(tmp_path: Path) -> None:
     cloud: Any = SimpleNamespace(console=lambda _: (_ for _ in ()).throw(CloudError("UnauthorizedOperation")))
-    nodes.keep_consoles(a_group(tmp_path), recorder.HostRecord(HostReport(KIND)), cloud, [SECOND])
+    machine_group.keep_consoles(a_group(tmp_path), recorder.HostRecord(HostReport(KIND)), cloud, [SECOND])
     assert "UnauthorizedOperation" in (tmp_path / "evidence" / f"{KIND}-nodes" / f"console-{SECOND}.log").read_text()
     assert console.CONSOLE_FILE and image_proof.IMAGE_FILES
