@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import IO, NoReturn
 
-from gpu_ami import __version__, bytecode, commands
+from gpu_ami import __version__, commands
 from gpu_ami.errors import GpuAmiError, UsageError, end_as_by_ctrl_c
-from gpu_ami.files import home_dir
 from gpu_ami.progress import Display, Progress
-from gpu_ami.terminal import StageTimes
 
 _EPILOG = """\
 all stages:     gpu-ami prove debian12-gpu                     in the local region: no AWS account, no GPU
@@ -90,30 +86,18 @@ def _progress_mode(args: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def _progress(args: argparse.Namespace) -> Iterator[Progress]:
-    """Progress with the times of earlier runs, to which it adds its own; the terminal is left as it was."""
-    # Not read before a stage starts: most commands have none.
-    times = functools.cache(_stage_times)
-    progress = Progress(_progress_mode(args), expected=lambda name: times().expected(name), display=_live_display)
+    """Progress on stderr; the terminal is left as it was."""
+    progress = Progress(_progress_mode(args), display=_live_display)
     try:
         yield progress
     finally:
         progress.close()
-        if progress.times:
-            with contextlib.suppress(OSError):  # a forecast is not worth an error
-                times().keep(progress)
 
 
 def _live_display(stream: IO[str]) -> Display:
-    from gpu_ami.terminal import live  # imports rich, which takes a while
+    from gpu_ami.terminal import LiveDisplay  # imports rich, which takes a while
 
-    return live.LiveDisplay(stream)
-
-
-def _stage_times() -> StageTimes:
-    try:
-        return StageTimes(home_dir())
-    except GpuAmiError:  # no state folder; a stage that needs one says so
-        return StageTimes(Path(os.devnull))
+    return LiveDisplay(stream)
 
 
 def _print(outcome: commands.Outcome, args: argparse.Namespace) -> None:
@@ -179,7 +163,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    bytecode.keep(os.environ)
     sys.exit(main())
 
 

@@ -14,7 +14,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,13 +114,6 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return kept | {"LC_ALL": "C.UTF-8"} | dict(extra or {})
 
 
-def compiled_python() -> dict[str, str]:
-    """The environment with which our own Python programs keep compiled files where this one does (bytecode.py)."""
-    if sys.pycache_prefix is None or sys.dont_write_bytecode:
-        return {}
-    return {_PYTHON_CACHE: sys.pycache_prefix, "PYTHONDONTWRITEBYTECODE": ""}
-
-
 def find_tool(name: str, *, package: str) -> str:
     """Absolute path of a program; MissingTool names the Debian package that has it."""
     path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
@@ -154,13 +146,10 @@ def spawn(
     `death_signal=None` lets it live on: only for the local region's daemon.
     """
     words = [str(word) for word in command]
-    environment = clean_environment(env)
-    if sys.executable in words:
-        environment |= compiled_python()
     try:
         return subprocess.Popen(
             words,
-            env=environment,
+            env=clean_environment(env),
             cwd=cwd,
             stdin=stdin,
             stdout=stdout,

@@ -1,6 +1,6 @@
 """Progress on stderr: nested stages with their times.
 
-On a terminal, rich shows the running stages live (`gpu_ami.terminal.live`); elsewhere there is one line a step, or JSON
+On a terminal, rich shows the running stages live (`gpu_ami.terminal`); elsewhere there is one line a step, or JSON
 lines for machines. `times` keeps every finished stage for the report.
 """
 
@@ -16,14 +16,6 @@ from dataclasses import dataclass, field
 from typing import IO, Literal, NotRequired, Protocol, TypedDict
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What a stage took last time: seconds, and its number of steps (0: unknown)."""
-
-    seconds: float
-    steps: int = 0
-
-
 @dataclass
 class Stage:
     """A running stage. level: depth of nesting; started: monotonic seconds; step, total: 0 where unknown.
@@ -36,7 +28,6 @@ class Stage:
     name: str
     level: int
     started: float
-    expected: Expected | None = None
     text: str = ""
     step: int = 0
     total: int = 0
@@ -72,17 +63,14 @@ class Progress:
     """One run's progress. Thread-safe: hosts are proved side by side.
 
     mode: "plain" (a line a step), "terminal" (live, on `display`), "json" (one object a line), "quiet".
-    expected: what a stage of this name took last time, if that is known.
     times: of every finished stage, in order, for the report: its machine, the stage it waited for (Stage.after), its
     start since the run began, and how long it took (s).
     """
 
     mode: str = "plain"
     stream: IO[str] = field(default_factory=lambda: sys.stderr)
-    expected: Callable[[str], Expected | None] = lambda _name: None
     display: Callable[[IO[str]], Display] | None = None
     times: list[dict[str, object]] = field(default_factory=list)
-    steps: dict[str, int] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     _current: threading.local = field(default_factory=threading.local)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -96,7 +84,7 @@ class Progress:
         level = outer.level + 1 if outer else 0
         machine = machine or (outer.machine if outer else "")
         after = self._after(outer, machine)
-        stage = Stage(name, level, time.monotonic(), self.expected(name), machine=machine, after=after)
+        stage = Stage(name, level, time.monotonic(), machine=machine, after=after)
         self._begin(stage)
         outcome = "failed"
         try:
@@ -115,7 +103,6 @@ class Progress:
         """What the current stage of this thread does now: step n of total, red ones among them. Shown live only."""
         if stage := self._stage():
             stage.text, stage.step, stage.total, stage.red = text, step, total, red
-            self.steps[stage.name] = max(step, self.steps.get(stage.name, 0))
 
     def close(self) -> None:
         """Leaves the terminal as it was, whatever still runs."""

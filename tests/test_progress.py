@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpu_ami.progress import Progress
-from gpu_ami.terminal.live import LiveDisplay
+from gpu_ami.progress import Progress, Stage
+from gpu_ami.terminal import LiveDisplay
 
 
 def played(mode: str) -> tuple[Progress, list[str]]:
@@ -79,11 +79,25 @@ def test_update_is_shown_on_a_terminal_alone() -> None:
             before = progress.stream.getvalue()  # type: ignore[attr-defined]
             progress.update("Install the driver", step=3, total=9)
             assert progress.stream.getvalue() == before  # type: ignore[attr-defined]
-        assert progress.steps == {"build": 3}
+
+
+class Shown:
+    """A display that keeps every stage."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+
+    def begin(self, stage: Stage) -> None:
+        self.stages.append(stage)
+
+    def end(self, stage: Stage) -> None: ...
+    def line(self, text: str, kind: str) -> None: ...
+    def close(self) -> None: ...
 
 
 def test_update_belongs_to_the_stage_of_its_own_thread() -> None:
-    progress = Progress("quiet")
+    shown = Shown()
+    progress = Progress("terminal", display=lambda _stream: shown)
 
     def machine(name: str) -> None:
         with progress.stage(name):
@@ -96,7 +110,7 @@ def test_update_belongs_to_the_stage_of_its_own_thread() -> None:
         for thread in threads:
             thread.join()
         progress.update(step=7)
-    assert progress.steps == {"a": 1, "bb": 2, "prove": 7}
+    assert {stage.name: stage.step for stage in shown.stages} == {"a": 1, "bb": 2, "prove": 7}
     assert [row["level"] for row in progress.times] == [0, 0, 0]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpu_ami.errors import BuildError, CloudError
 from gpu_ami.plan import SITE_FOLDER, roles_path
-from gpu_ami.process import Completed, compiled_python, find_tool, run
+from gpu_ami.process import Completed, find_tool, run
 
 CONVERGE_SECONDS = 3600.0
 
@@ -29,13 +29,11 @@ def ansible_playbook() -> str:
 
 def ansible_settings(*, slow_python: bool) -> list[str]:
     """NAME=VALUE of Ansible's environment: emulated machines get mitogen, which spares them most Python starts."""
-    settings = [f"{name}={value}" for name, value in compiled_python().items()]
     mitogen = find_spec("ansible_mitogen") if slow_python else None
     if not mitogen or not mitogen.submodule_search_locations:
-        return settings
+        return []
     plugins = Path(mitogen.submodule_search_locations[0]) / "plugins" / "strategy"
     return [
-        *settings,
         f"ANSIBLE_STRATEGY_PLUGINS={plugins}",
         "ANSIBLE_STRATEGY=mitogen_linear",
         "ANSIBLE_DEPRECATION_WARNINGS=False",  # that strategies from outside Ansible will go

@@ -51,7 +51,7 @@ class LiveDisplay:
             live.stop()  # erases the live part and shows the cursor again
 
     def table(self) -> Table:
-        """A row a stage: its name, what it does now, and its elapsed of its expected time."""
+        """A row a stage: its name, what it does now, and its elapsed time."""
         # Room for the ^C that a terminal echoes: a row that wraps is one that cannot be erased.
         table = Table.grid(padding=(0, 2), expand=True)
         table.width = max(self._console.width - len("^C^C"), 1)
@@ -61,22 +61,16 @@ class LiveDisplay:
         now = time.monotonic()
         for stage in tuple(self._stages):
             name = Text("  " * stage.level + f"▸ {stage.name}", style="bold")
-            table.add_row(name, _state(stage), Text(_clock(stage, now), style="cyan"))
+            table.add_row(name, _state(stage), Text(clock(now - stage.started), style="cyan"))
         return table
 
 
 def _state(stage: Stage) -> Text:
-    total = stage.total or (stage.expected.steps if stage.expected else 0)
-    count = f"{stage.step} of {max(total, stage.step)}" if stage.step and total else str(stage.step or "")
+    count = f"{stage.step} of {stage.total}" if stage.step and stage.total else str(stage.step or "")
     shown = Text(" ".join(filter(None, (count, stage.text))))
     if stage.red:
         shown.append(f"  {stage.red} red", style="bold red")
     return shown
-
-
-def _clock(stage: Stage, now: float) -> str:
-    elapsed = clock(now - stage.started)
-    return f"{elapsed} of about {clock(stage.expected.seconds)}" if stage.expected else elapsed
 
 
 def clock(seconds: float) -> str:
