@@ -38,13 +38,17 @@ class Attachment:
         self._make()
         names = self.bundle.names
         self._program("prepare")
+        for name, answer in self.answers.items():
+            if kept := answer.get("kept"):
+                self.progress.note(f"{name}: the agent keeps {', '.join(map(str, kept))}; the plan's is appended")
         self._run("agent", CONFIGURE_PACKAGE, self._lacking_agent(), action="Install", name=PACKAGE)
         for number, part in enumerate(self.bundle.part_names, start=1):
             self._run(f"files {number}", part)
         self._program("install")
+        # Appended, never `configure`: that would replace a configuration that the machine has, with its own logs.
         self._configure("configure", names.base, None)
         if names.gpu in self.bundle.parameters:
-            self._configure("configure (append)", names.gpu, self._with("gpu", True))
+            self._configure("configure GPUs", names.gpu, self._with("gpu", True))
         return self._program("status")
 
     def detach(self) -> dict[str, Outcome]:
@@ -73,7 +77,9 @@ class Attachment:
         require_future(selection)
         with self.progress.stage("make the association for machines to come"):
             names = self.bundle.names
-            return run_command.ensure_association(self.cloud, names.document, names.future, selection.targets)
+            return run_command.ensure_association(
+                self.cloud, names.document, names.future, selection.targets, self.limits
+            )
 
     def _make(self) -> None:
         with self.progress.stage("make documents and parameters"):
@@ -98,9 +104,9 @@ class Attachment:
             self.answers[name] = {**self.answers.get(name, {}), **outcome.answer}
         return {**done, **self.outcomes} if action == "status" else self.outcomes
 
-    def _configure(self, action: str, parameter: str, machines: Sequence[FleetMachine] | None) -> None:
+    def _configure(self, stage: str, parameter: str, machines: Sequence[FleetMachine] | None) -> None:
         self._run(
-            action, MANAGE_AGENT, machines, action=action, mode="ec2", optionalConfigurationSource="ssm",
+            stage, MANAGE_AGENT, machines, action="configure (append)", mode="ec2", optionalConfigurationSource="ssm",
             optionalConfigurationLocation=parameter, optionalRestart="yes",
         )  # fmt: skip
 

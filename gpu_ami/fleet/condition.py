@@ -100,9 +100,19 @@ class Condition:
 def ask(
     cloud: Cloud, bundle: Bundle, machines: Sequence[FleetMachine], limits: Limits, plan: PlanDocument | None = None
 ) -> list[Condition]:
-    """The condition of each machine. plan: CloudWatch is asked, too, when each was heard of last. CloudError."""
+    """The condition of each machine. plan: CloudWatch is asked, too, when each was heard of last. CloudError.
+
+    A document that is there is run as it is, whatever plan it is of. Where there is none, a proof makes it; the status
+    changes nothing, and says that it could not ask.
+    """
     name = bundle.names.document
-    run_command.ensure_document(cloud, name, bundle.documents[name])
+    if not run_command.has_document(cloud, name):
+        if plan is None:
+            reason = (
+                f"not asked: there is no document {name} in {cloud.place.region}; `fleet attach` or `prove` makes it"
+            )
+            return [Condition(each, Outcome(run_command.SILENT), UNPROVEN, reason) for each in machines]
+        run_command.ensure_document(cloud, name, bundle.documents[name])
     # An error of one machine must not keep the others from being asked.
     unlimited = Limits(limits.max_concurrency, "100%", limits.delivery_seconds)
     outcomes = run_command.run(cloud, machines, name, {"action": "status"}, unlimited)

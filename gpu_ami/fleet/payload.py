@@ -250,7 +250,7 @@ def _future(names: Names, parts: list[str], has_gpu: bool) -> Document:
         *(_nested(f"files{number}", part) for number, part in enumerate(parts, start=1)),
         _nested("install", names.document, action="install"),
         _nested(
-            "configure", MANAGE_AGENT, action="configure", optionalConfigurationSource="ssm",
+            "configure", MANAGE_AGENT, action="configure (append)", optionalConfigurationSource="ssm",
             optionalConfigurationLocation=names.base,
         ),
     ]  # fmt: skip

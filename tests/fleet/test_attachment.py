@@ -49,6 +49,10 @@ def test_attach_and_detach_leave_a_machine_as_it_was(in_service: Fleet) -> None:
         f"ssm_AmazonCloudWatch-gpu-ami-telemetry-debian12-gpu-{name}" for name in ("base", "gpu")
     ]  # fmt: skip
     assert len(list((plain.root / PARTS).iterdir())) == 1
+    kept = sorted(path.name for path in (own_agent.root / PARTS).iterdir())  # the fleet's own logs go on
+    assert kept == ["file_mine.json", "ssm_AmazonCloudWatch-gpu-ami-telemetry-debian12-gpu-base"]
+    assert outcomes[own_agent.instance_id].answer["kept"] == ["file_mine.json"]
+    assert outcomes[plain.instance_id].answer["kept"] == []
     assert read_json(own_agent.root / "var" / "lib" / "gpu-ami-fleet" / "attached.json")["agent"] == "present"
     outcomes = attachment(in_service).detach()
     assert {outcome.status for outcome in outcomes.values()} == {"Success"}, outcomes
@@ -135,6 +139,8 @@ def test_machines_to_come_get_it_too(in_service: Fleet) -> None:
     task = attachment(in_service)
     task.attach()
     task.follow_future(ALL)
+    first = [each for each in in_service.world.systems_manager.commands.values() if each.document.endswith("-future")]
+    assert [(each.max_concurrency, each.max_errors) for each in first] == [("10", "100%")]
     later = in_service.add(gpu=True)
     in_service.wait()
     service = in_service.world.systems_manager

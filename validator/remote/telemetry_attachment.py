@@ -32,6 +32,7 @@ CTL = AGENT_HOME + "/bin/amazon-cloudwatch-agent-ctl"
 POLICY = "/etc/gpu-ami/xid-policy.json"
 STATUS = "/run/gpu-ami/event-parser.json"
 DIAGNOSE = HOME + "/gpu-ami-diagnose"
+_OWN_PARTS = "ssm_AmazonCloudWatch-gpu-ami-"
 # Systems Manager keeps 24,000 characters of a command's output.
 _FINDINGS, _TEXT = 20, 240
 _OF_PARSER = (
@@ -128,7 +129,16 @@ def prepare(plan: dict[str, Any]) -> dict[str, Any]:
         if exists(AGENT_PARTS):
             shutil.copytree(at(AGENT_PARTS), at(SAVED))
         write_json(MANIFEST, manifest)
-    return {"agent": "present" if exists(CTL) else "absent", "gpu": exists("/usr/bin/nvidia-smi")}
+    return {
+        "agent": "present" if exists(CTL) else "absent", "gpu": exists("/usr/bin/nvidia-smi"),
+        "kept": own_configuration(),
+    }  # fmt: skip
+
+
+def own_configuration() -> list[str]:
+    """Files of the agent's configuration that are not of an attachment: they stay, and ours is appended to them."""
+    files = glob.glob(at(AGENT_PARTS) + "/*") + glob.glob(at(AGENT_HOME) + "/etc/amazon-cloudwatch-agent.json")
+    return sorted(os.path.basename(path) for path in files if not os.path.basename(path).startswith(_OWN_PARTS))
 
 
 def install(plan: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +189,8 @@ def status(_: dict[str, Any]) -> dict[str, Any]:
     return {
         "plan": manifest.get("plan", ""), "image": manifest.get("image", ""), "origin": origin,
         "agent": run("systemctl", "is-active", AGENT) if exists(CTL) else "absent",
-        "agent_version": version(), "configuration": parts, "gpu": exists("/usr/bin/nvidia-smi"),
+        "agent_version": version(), "configuration": parts, "kept": own_configuration(),
+        "gpu": exists("/usr/bin/nvidia-smi"),
         "parser": run("systemctl", "is-active", PARSER) if exists(HOME) else "absent", "parser_status": found,
         "diagnosis": diagnosis(),
     }  # fmt: skip
@@ -241,12 +252,13 @@ def detach(_: dict[str, Any]) -> dict[str, Any]:
 
 def restore(manifest: dict[str, Any]) -> None:
     """The configuration that the agent had, and whether it ran."""
-    if exists(SAVED):
-        shutil.rmtree(at(AGENT_PARTS), ignore_errors=True)
-        shutil.copytree(at(SAVED), at(AGENT_PARTS))
-    else:
-        for path in glob.glob(at(AGENT_PARTS) + "/ssm_AmazonCloudWatch-gpu-ami-*"):
-            os.unlink(path)
+    for path in glob.glob(at(AGENT_PARTS) + "/" + _OWN_PARTS + "*"):
+        os.unlink(path)
+    # What was added or changed since stays; what is gone comes back (releases before 0.3 replaced the configuration).
+    for path in glob.glob(at(SAVED) + "/*"):
+        if not exists(AGENT_PARTS + "/" + os.path.basename(path)):
+            os.makedirs(at(AGENT_PARTS), exist_ok=True)
+            shutil.copy2(path, at(AGENT_PARTS))
     run("systemctl", "restart" if manifest["agent_active"] else "stop", AGENT)
 
 

@@ -176,6 +176,18 @@ def ensure_document(cloud: Cloud, name: str, content: Mapping[str, Any]) -> None
     _wait_until_active(cloud, name)
 
 
+def has_document(cloud: Cloud, name: str) -> bool:
+    """Whether there is a document of this name; nothing is made or changed."""
+    try:
+        with aws_errors.translated(f"reading document {name}"):
+            cloud.client("ssm").describe_document(Name=name)
+    except GpuAmiError as error:
+        if error.code not in _ABSENT:
+            raise
+        return False
+    return True
+
+
 def _update(cloud: Cloud, name: str, text: str) -> None:
     ssm = cloud.client("ssm")
     try:
@@ -210,13 +222,20 @@ def ensure_parameter(cloud: Cloud, name: str, value: str) -> None:
         cloud.client("ssm").put_parameter(Name=name, Value=value, Type="String", Overwrite=True, Tier=tier)
 
 
-def ensure_association(cloud: Cloud, name: str, document: str, targets: Sequence[Mapping[str, Any]]) -> str:
-    """The association of this name, made anew with these targets; its id."""
+def ensure_association(
+    cloud: Cloud, name: str, document: str, targets: Sequence[Mapping[str, Any]], limits: Limits
+) -> str:
+    """The association of this name, made anew with these targets; its id.
+
+    State Manager runs it at once on every machine that has the tags already, and without limits on all of them at the
+    same time (CreateAssociation: MaxConcurrency defaults to 100 %).
+    """
     remove_associations(cloud, name)
     with aws_errors.translated(f"creating association {name}"):
         answer = cloud.client("ssm").create_association(
-            Name=document, AssociationName=name, Targets=[dict(each) for each in targets]
-        )
+            Name=document, AssociationName=name, Targets=[dict(each) for each in targets],
+            MaxConcurrency=limits.max_concurrency, MaxErrors=limits.max_errors,
+        )  # fmt: skip
         return str(answer["AssociationDescription"]["AssociationId"])
 
 

@@ -34,6 +34,8 @@ class Association:
     targets: Sequence[Mapping[str, Any]]
     parameters: Mapping[str, Sequence[str]]
     created: float
+    max_concurrency: str = "100%"  # CreateAssociation's defaults
+    max_errors: str = "100%"
     ran_on: set[str] = field(default_factory=set)
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
@@ -193,6 +195,7 @@ class SystemsManager:
         made = Association(
             str(body["Name"]), str(body.get("AssociationName", "")), body.get("Targets", []),
             body.get("Parameters", {}), self._clock(),
+            str(body.get("MaxConcurrency", "100%")), str(body.get("MaxErrors", "100%")),
         )  # fmt: skip
         self.associations[made.id] = made
         self._run_associations()
@@ -203,7 +206,9 @@ class SystemsManager:
             fresh = [name for name in self.nodes.matching(association.targets) if name not in association.ran_on]
             if fresh:
                 association.ran_on.update(fresh)
-                self._start({"DocumentName": association.document, "Parameters": association.parameters}, fresh)
+                limits = {"MaxConcurrency": association.max_concurrency, "MaxErrors": association.max_errors}
+                request = {"DocumentName": association.document, "Parameters": association.parameters}
+                self._start({**request, **limits}, fresh)
 
     def _list_associations(self, body: Body) -> dict[str, Any]:
         filters = body.get("AssociationFilterList", [])
