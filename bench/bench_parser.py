@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "roles" / "event_parser" / "files" / "aws-hwaccel-event-parser.py"
+PROGRAM = ROOT / "onhost" / "event_parser" / "aws-hwaccel-event-parser.py"
 OLD_WAY = ROOT / "bench" / "old_way.py"
 QUIET = "usb 1-1.2: new high-speed USB device number {0} using xhci_hcd, with a line as long as most lines are"
 XID = "NVRM: Xid (PCI:0000:00:1e): 31, pid={0}, name=python3, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS"

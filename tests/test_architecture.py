@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("gpu_ami", "localregion", "validator")
+PACKAGES = ("gpu_ami", "localregion", "onhost", "validator")
+# Programs that a role installs as a folder find their modules beside them, as on the image.
 # Programs of the local region's replicas run on a machine; the starter is a folder for users, copied by `gpu-ami init`.
-_NOT_OURS = ("localregion/replicas/", "gpu_ami/starter/")
+_PROGRAMS = ("onhost/event_parser/", "onhost/neuron_monitor/", "onhost/drain_hook/")
+_NOT_OURS = ("localregion/replicas/", "gpu_ami/starter/", *_PROGRAMS)
 
 
 @cache
@@ -140,7 +142,7 @@ def test_modules_import_each_other_in_no_circle() -> None:
 
 
 def test_packages_import_each_other_in_no_circle() -> None:
-    roots = {"gpu_ami", "localregion", "validator"}  # what lies flat in them stands below or above their packages
+    roots = set(PACKAGES)  # what lies flat in them stands below or above their packages
     arrows: dict[str, set[str]] = {}
     for module, targets in imports().items():
         for target in targets:
@@ -152,7 +154,7 @@ def test_packages_import_each_other_in_no_circle() -> None:
 
 def test_packages_are_entered_through_their_init() -> None:
     """From outside: a name that the package exports, or one of its modules; never a name from inside a module."""
-    flat = {"gpu_ami", "validator", "localregion", "gpu_ami.commands", "validator.checks", "validator.remote"}
+    flat = {"gpu_ami", "validator", "localregion", "gpu_ami.commands", "validator.checks", "onhost"}
     inside = [
         f"{module}: from {node.module} import {', '.join(alias.name for alias in node.names)}"
         for module, tree in modules().items()
@@ -280,7 +282,7 @@ def test_tests_mirror_packages() -> None:
 
 # What a text cites as a file of the project: begins with a folder of it and ends as a file does.
 _CITED = re.compile(
-    r"(?<![\w/.{}<>$@~-])((?:gpu_ami|validator|tests|roles|variables|packer|playbooks|docs|bench|iam)/"
+    r"(?<![\w/.{}<>$@~-])((?:gpu_ami|localregion|onhost|validator|tests|roles|variables|packer|playbooks|docs|bench|iam)/"
     r"[\w./-]*\.(?:py|yml|md|sh|json|hcl|j2|csv|c|toml))(?![\w*{<])"
 )
 

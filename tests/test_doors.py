@@ -20,14 +20,6 @@ IMPORTS = {
         "gpu_ami/process.py",
         "validator/transport/proxy.py",  # the program through which SSH reaches a host
         "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
-        "validator/remote/inventory.py",  # is sent to a host and asks rpm there
-        "validator/remote/initial_ramdisk.py",  # the same: decompressors
-        "validator/remote/materials.py",  # the same
-        "validator/remote/system_upgrade.py",  # the same
-        "validator/remote/interruption_drill.py",  # the same: the installed drain hook
-        "validator/remote/diagnose.py",  # the same
-        "validator/remote/container_probe.py",  # the same: Docker and containerd
-        "validator/remote/telemetry_attachment.py",  # the same
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
     "paramiko": {"validator/transport/ssh.py", "validator/transport/target.py", "validator/transport/handshake.py"},
@@ -36,9 +28,8 @@ CALLS = {
     "print": {"gpu_ami/cli.py"},
     "sys.exit": {"gpu_ami/cli.py"},
     "os.system": set(),
-    # The compute probe is sent to a host: a process that hangs in the driver there must not take its report along.
-    "os.fork": {"validator/remote/compute_probe.py"},
-    "os._exit": {"localregion/server.py", "validator/remote/compute_probe.py"},
+    "os.fork": set(),
+    "os._exit": {"localregion/server.py"},
 }
 
 
@@ -67,7 +58,7 @@ def imported(tree: ast.Module) -> set[str]:
             continue
         if isinstance(node, ast.Import):
             found |= {name.name.partition(".")[0] for name in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
     return found
 
@@ -119,6 +110,17 @@ def test_who_prints_and_exits() -> None:
 def test_validator_does_not_know_the_driver() -> None:
     found = [name for name, modules in importing().items() if name.startswith("validator/") and "gpu_ami" in modules]
     assert found == []
+
+
+def test_programs_of_hosts_import_the_standard_library_alone() -> None:
+    """Python of an old image has nothing else; each finds its own package, and those of the event parser, beside it."""
+    ours = {"hwevents", "neuron_metrics", "drain_hook", "onhost", "dnf"}  # dnf: of the system's own Python
+    found = {
+        path.relative_to(ROOT).as_posix(): sorted(modules)
+        for path in sorted((ROOT / "onhost").rglob("*.py"))
+        if (modules := imported(ast.parse(path.read_text())) - set(sys.stdlib_module_names) - ours)
+    }
+    assert found == {}
 
 
 def test_heavy_imports_wait_until_they_are_needed() -> None:

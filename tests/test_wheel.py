@@ -82,7 +82,7 @@ def test_wheel_holds_all_files_of_the_data(dist: Path) -> None:
 
 
 def test_wheel_holds_all_files_of_the_packages(dist: Path) -> None:
-    tracked = done(["git", "ls-files", "gpu_ami", "localregion", "validator"], ROOT).splitlines()
+    tracked = done(["git", "ls-files", "gpu_ami", "localregion", "onhost", "validator"], ROOT).splitlines()
     with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
     assert [name for name in tracked if name not in names] == []

@@ -22,5 +22,5 @@ container_service    container instances and tasks of ECS
 cloudwatch           reads datapoints and log events from CloudWatch and CloudWatch Logs
 call_deadline        a time limit for each HTTP request of a boto3 client
 
-Packages: checks (one file a role), probes, engine, transport, file_account and remote.
+Packages: checks (one file a role), probes, engine, transport and file_account.
 """

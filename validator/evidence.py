@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from onhost import support_bundle
+from onhost.support_bundle import AGENT, BUG_REPORT, BUG_REPORT_BYTES, BUG_REPORT_SECONDS
 from validator import pci, remote
-from validator.remote import support_bundle
-from validator.remote.support_bundle import AGENT, BUG_REPORT, BUG_REPORT_BYTES, BUG_REPORT_SECONDS
 from validator.results import Replica
 from validator.transport import Command, SshError, backend
 

@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-import validator
 from gpu_ami.cloud import Place, amis, runs
 from gpu_ami.files import data_dir, home_dir, locked, read_yaml
 from gpu_ami.plan import Plan
 from gpu_ami.recipes import components, section
+from validator import remote
 
 if TYPE_CHECKING:
     from gpu_ami.build.builder import Builder
@@ -29,7 +29,8 @@ BELOW = "layer below"
 _IGNORED = {"__pycache__", ".pytest_cache"}
 # What every layer is made with. The lowest layer has their digests, those above have them through it.
 _COMMON = ("packer", "playbooks", "ansible.cfg", f"roles/{HYGIENE}")
-_INVENTORY = Path(validator.__file__).parent / "remote" / "inventory.py"  # taken before the first role
+_INVENTORY = "inventory.py"  # of onhost; taken before the first role
+_PROGRAM = re.compile(r"\bonhost/([\w.-]+)")
 _COPIES = re.compile(r"\.copy:\s+src:")
 _INCLUDE = re.compile(r"(?:include|import)_role:\s+name: (\w+)\s")
 
@@ -113,7 +114,7 @@ def cut(plan: Plan, base_ami: str, place: Place, root: Path) -> tuple[Layer, ...
         parts = {BELOW: layers[-1].digest} if layers else _common(plan, base_ami, place, root)
         for role in members:
             parts[f"plan: {role}"] = _digest(section(plan.document, role))
-            parts[f"role {role}"] = files_digest(_folders(role, plan, root))
+            parts[f"role {role}"] = files_digest(_with_programs(_folders(role, plan, root)))
         beforehand = dict(_early_digests([row[1:] for row in early if row[0] == name], plan, root))
         parts |= {f"early {tasks}": value for tasks, value in beforehand.items()}
         digest = _digest({"schema": SCHEMA, "name": name, "roles": members, "parts": parts})
@@ -131,11 +132,12 @@ def _common(plan: Plan, base_ami: str, place: Place, root: Path) -> dict[str, st
     """Parts of the lowest layer: what the layers above are made of and with, too."""
     document = plan.document
     system = {key: document[key] for key in ("architecture", "os", "node", "build")}
+    common = [root / name for name in _COMMON]
     builder = {"sandbox": True} if place.sandbox_builder else {}
     return {
         "base AMI": base_ami,
         "system and builder": _digest({**system, "kms_key_id": place.kms_key_id or "", **builder}),
-        "template, playbook and hygiene": files_digest([*(root / name for name in _COMMON), _INVENTORY]),
+        "template, playbook and hygiene": files_digest([*common, remote.PROGRAMS / _INVENTORY]),
     }
 
 
@@ -163,6 +165,15 @@ def _folders(role: str, plan: Plan, root: Path) -> list[Path]:
     return [found[name] for name in sorted(found)]
 
 
+def _with_programs(folders: Iterable[Path]) -> list[Path]:
+    """Folders of roles, and the programs of onhost/ that their footprints name."""
+    paths = list(folders)
+    footprints = [path / "meta" / "footprint.yml" for path in paths]
+    texts = [file.read_text(encoding="utf-8") for file in footprints if file.is_file()]
+    names = sorted({name for text in texts for name in _PROGRAM.findall(text)})
+    return [*paths, *(remote.PROGRAMS / name for name in names)]
+
+
 def _early_digests(early: Iterable[Sequence[str]], plan: Plan, root: Path) -> Iterator[tuple[str, str]]:
     """`role:tasks`, and a digest of the options that they read, their files (by the beginning of the name) and copies.
 
@@ -176,7 +187,8 @@ def _early_digests(early: Iterable[Sequence[str]], plan: Plan, root: Path) -> It
             options = {name.removeprefix(f"{role}_") for name in specs[tasks]["options"]}
             values = {key: value for key, value in section(plan.document, role).items() if key in options}
             used = [path for name in included_roles(folder, f"{tasks}*.yml") for path in _folders(name, plan, root)]
-            copied = [folder / "files"] if any(_COPIES.search(file.read_text(encoding="utf-8")) for file in own) else []
+            copies = any(_COPIES.search(file.read_text(encoding="utf-8")) for file in own)
+            copied = [folder / "files", *_with_programs([folder])[1:]] if copies else []
             files = files_digest([*own, folder / "handlers", folder / "vars", *copied, *used])
             yield f"{role}:{tasks}", _digest({"plan": values, "files": files})
 

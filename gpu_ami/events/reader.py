@@ -1,4 +1,4 @@
-"""GPU events of a log file or a host, read by the parser that runs on the image (roles/event_parser).
+"""GPU events of a log file or a host, read by the parser that runs on the image (onhost/event_parser).
 
 What was left out of a log, or read with a reservation, in sentences and as JSON. Nothing is dropped in silence.
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict, cast
 
+import onhost
 from gpu_ami.errors import MachineError, UsageError, counted
 from gpu_ami.events.archives import Archive, Unread
 from gpu_ami.events.repeats import Repeats
-from gpu_ami.files import data_dir
 
 _PACKAGE = "hwevents"
 # The parser's own log where it exists, else the kernel's ring buffer.
@@ -55,8 +55,8 @@ class Event(TypedDict):
 
 
 def parser_folder() -> Path:
-    """The folder of the parser's package, as the role event_parser installs it."""
-    folder = data_dir("roles", "event_parser", "files")
+    """The folder of the parser's package, which the role event_parser installs."""
+    folder = Path(onhost.__file__).parent / "event_parser"
     if (folder / _PACKAGE / "__init__.py").is_file():
         return folder
     raise UsageError(

@@ -62,7 +62,7 @@ def pack(plan: PlanDocument) -> Payload:
 def files(plan: PlanDocument) -> dict[str, tuple[bytes, int]]:
     """Path → content and mode of each file; a link has the mode 0 and its target as content."""
     role = data_dir("roles", "event_parser")
-    parser = dict(_parser_files(role / "files"))
+    parser = dict(_parser_files())
     unit = (role / "files" / _UNIT).read_bytes()
     drop_in = _drop_in(role, plan)
     units = {f"/etc/systemd/system/{_UNIT}": unit, f"/etc/systemd/system/{_UNIT}.d/paths.conf": drop_in}
@@ -78,16 +78,15 @@ def files(plan: PlanDocument) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def _parser_files(folder: Path) -> Iterator[tuple[str, tuple[bytes, int]]]:
-    import validator
-
+def _parser_files() -> Iterator[tuple[str, tuple[bytes, int]]]:
+    folder = remote.PROGRAMS / "event_parser"
     patterns = ("*.py", "README.md", "hwevents/*.py", "hwevents/data/*")  # as in the role's vars
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         mode = 0o755 if path.name == "aws-hwaccel-event-parser.py" else 0o644
         yield f"{HOME}/{path.relative_to(folder)}", (path.read_bytes(), mode)
-    programs = Path(validator.__file__).parent / "remote"
     for source, name in _PROGRAMS.items():
-        yield f"{HOME}/{name}", ((programs / source).read_bytes(), 0o755 if name == "gpu-ami-diagnose" else 0o644)
+        mode = 0o755 if name == "gpu-ami-diagnose" else 0o644
+        yield f"{HOME}/{name}", ((remote.PROGRAMS / source).read_bytes(), mode)
 
 
 def _drop_in(role: Path, plan: PlanDocument) -> bytes:

@@ -16,6 +16,7 @@ from gpu_ami.build.layering import BELOW, HYGIENE, Layer, cut, files_digest, inc
 from gpu_ami.cloud import Place
 from gpu_ami.plan import Plan, make_plan
 from gpu_ami.recipes.components import build_order
+from validator import remote
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "variables" / "recipes"
@@ -135,7 +136,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("packer", "playbooks", "roles"):
         shutil.copytree(ROOT / name, root / name, symlinks=True)
     shutil.copy(ROOT / "ansible.cfg", root)
+    shutil.copytree(ROOT / "onhost", root / "onhost", symlinks=True)
     return root
+
+
+@pytest.fixture(autouse=True)
+def programs(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "PROGRAMS", checkout / "onhost")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +154,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("roles/event_parser/tasks/main.yml", ["telemetry"]),
         ("roles/event_parser/tasks/boot_loader_debian.yml", ALL),
         ("roles/event_parser/handlers/main.yml", ALL),
-        ("roles/event_parser/files/hwevents/data/xid.csv", ["node", "telemetry"]),  # copied early
+        ("onhost/event_parser/hwevents/data/xid.csv", ["node", "telemetry"]),  # copied early
+        ("onhost/diagnose.py", ["node", "telemetry"]),
+        ("onhost/drain_hook/drain_hook/state.py", ["node", "telemetry"]),
+        ("onhost/inventory.py", ALL),
+        ("onhost/provoke_xid.py", []),  # only sent to hosts
         ("roles/event_parser/files/new", ["node", "telemetry"]),
         ("roles/cloudwatch_agent/tasks/configure.yml", ["telemetry"]),
         ("roles/cloudwatch_agent/tasks/package_install.yml", ["node", "telemetry"]),

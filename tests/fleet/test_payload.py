@@ -12,6 +12,7 @@ from typing import Any
 
 from gpu_ami.files import data_dir
 from gpu_ami.fleet import payload
+from validator import remote
 
 PARSER = {"raw_log": "/data/raw.log", "json_log": "/var/log/gpuevent.jsonl", "log_buf_len": "4M"}
 PLAN: Any = {"event_parser": PARSER}
@@ -19,7 +20,7 @@ PLAN: Any = {"event_parser": PARSER}
 
 def test_every_file_of_the_role_is_there() -> None:
     found = payload.files(PLAN)
-    folder = data_dir("roles", "event_parser", "files")
+    folder = remote.PROGRAMS / "event_parser"
     for path in [*folder.glob("hwevents/*.py"), *folder.glob("hwevents/data/*"), *folder.glob("*.py")]:
         assert found[f"{payload.HOME}/{path.relative_to(folder)}"][0] == path.read_bytes()
     assert found["/usr/bin/gpu-ami-diagnose"] == (f"{payload.HOME}/gpu-ami-diagnose".encode(), 0)

@@ -6,6 +6,7 @@ import io
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from gpu_ami.cloud import Cloud
 from gpu_ami.events.reader import parser_folder
@@ -25,8 +26,8 @@ def booted() -> Iterator[Guest]:
 
 
 def install_parser(guest: Guest) -> None:
-    """This checkout's parser, by the table of the role's files/README.md."""
-    files = parser_folder()
+    """This checkout's parser, by the table of its README.md."""
+    files, units = parser_folder(), Path(__file__).parents[2] / "roles/event_parser/files"
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in [
@@ -38,8 +39,8 @@ def install_parser(guest: Guest) -> None:
     guest.put(packed.getvalue(), "/tmp/parser.tgz")
     guest.sudo(f"systemctl stop {UNIT} || true; mkdir -p {HOME} /etc/gpu-ami")
     guest.sudo(f"tar -xzf /tmp/parser.tgz -C {HOME} && python3 -m compileall -q {HOME}/hwevents")
-    guest.put((files / "aws-hw-monitor.service").read_bytes(), f"/etc/systemd/system/{UNIT}")
-    guest.put((files / "gpu-ami-events.logrotate").read_bytes(), "/etc/logrotate.d/gpu-ami-events")
+    guest.put((units / "aws-hw-monitor.service").read_bytes(), f"/etc/systemd/system/{UNIT}")
+    guest.put((units / "gpu-ami-events.logrotate").read_bytes(), "/etc/logrotate.d/gpu-ami-events")
     guest.sudo(f"systemctl daemon-reload && systemctl enable -q --now {UNIT}")
     # No limit on userland's records, and none of the floods on the emulated serial line.
     guest.sudo("echo on > /proc/sys/kernel/printk_devkmsg; dmesg -n 1")

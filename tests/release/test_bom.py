@@ -16,8 +16,8 @@ from cyclonedx.validation.json import JsonStrictValidator
 from gpu_ami.files import data_dir
 from gpu_ami.release import bom
 from gpu_ami.report import Report
+from onhost import materials as program
 from tests.release import examples
-from validator.remote import materials as program
 
 PLAN = {
     "os": {"name": "debian12", "ssh_user": "admin"},

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from onhost import provoke_xid
 from tests.replicas.conftest import A100, VERSION, board
 from tests.replicas.test_libraries import staged
-from validator.remote import provoke_xid
 
 pytestmark = pytest.mark.slow  # compiles the library
 

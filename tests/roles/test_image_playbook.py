@@ -43,7 +43,7 @@ class Played:
 def play(folder: Path, cloud_init: int, roles: Sequence[str] = ("marker", "hygiene"), result: str = "") -> Played:
     """Runs the playbook with a cloud-init that ends with this exit code. result: its result.json, "" for none yet."""
     log, programs = folder / "log", folder / "bin"
-    for path in ("playbooks/roles/marker/tasks", "playbooks/roles/hygiene/tasks", "validator/remote", "bin"):
+    for path in ("playbooks/roles/marker/tasks", "playbooks/roles/hygiene/tasks", "onhost", "bin"):
         (folder / path).mkdir(parents=True)
     shutil.copy(ROOT / "playbooks/image.yml", folder / "playbooks")
     for name in ("marker", "hygiene"):
@@ -54,7 +54,7 @@ def play(folder: Path, cloud_init: int, roles: Sequence[str] = ("marker", "hygie
         out = folder / "none" if name == "inventory" else folder / "bom"
         noted = f"Path({str(log)!r}).open('a').write('{name}\\n')"
         source = f"from pathlib import Path\n{noted}\nPath({str(out)!r}).touch()\n"
-        (folder / f"validator/remote/{name}.py").write_text(source)
+        (folder / f"onhost/{name}.py").write_text(source)
     for name, text in {
         "cloud-init": f'#!/bin/sh\necho "cloud-init $*" >>{log}\nexit {cloud_init}\n',
         "systemctl": SYSTEMCTL.format(log=log),

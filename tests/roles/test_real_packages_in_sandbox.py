@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-import validator
 from gpu_ami import pipeline
 from gpu_ami.build.ansible import Converged, Machine, converge
 from gpu_ami.files import home_dir
@@ -36,7 +35,7 @@ from validator.probes import compute
 ROOT = Path(__file__).resolve().parents[2]
 TRANSCRIPT = ROOT / "tests" / "transcripts" / "nvidia_smi_without_driver.yml"
 WITHOUT_BOARD = ROOT / "tests" / "transcripts" / "nvidia_driver_without_board.yml"
-_ENTER = Path(validator.__file__).parent / "remote" / "enter_image.sh"
+_ENTER = remote.PROGRAMS / "enter_image.sh"
 # Role hygiene does not run in a sandbox, and no inventory of the base AMI is taken: their checks are left out.
 _NOT_OF_A_SANDBOX = ("hygiene", "image.py", "inventory", "file_account")
 _OF_THE_AGENT = ("cloudwatch_agent", "logs.py", "metrics.py", "diagnosis")

@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from tests.neuron_monitor.programs import publisher_module, report, runtime
+from tests.onhost.neuron_monitor.programs import publisher_module, report, runtime
 from tests.telemetry import fleet
 
 WORKS, IDLE = "i-0cccccccccccccccc", "i-0dddddddddddddddd"

@@ -21,8 +21,8 @@ from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms, templates
 from localregion import alarms as evaluation
 from localregion import backends
-from tests.event_parser.parser_bench import Bench, make_bench, record, settle, xid  # noqa: F401  (fixture `bench`)
 from tests.localregion.alarms.conftest import Account
+from tests.onhost.event_parser.parser_bench import Bench, make_bench, record, settle, xid  # noqa: F401  (fixture `bench`)
 from tests.telemetry.instance import FULL_CLOCK, HEALTHY, SILENT, Instance, Minute, raised, with_events
 from tests.telemetry.stacks import make_stack, make_telemetry
 

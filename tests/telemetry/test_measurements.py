@@ -14,8 +14,8 @@ from gpu_ami.plan import make_plan
 from gpu_ami.recipes import PlanDocument, find_recipe
 from gpu_ami.telemetry import measurements, page, stack
 from gpu_ami.telemetry.measurements import measured
-from tests.neuron_monitor.programs import report, runtime
-from tests.neuron_monitor.test_documents import made, series
+from tests.onhost.neuron_monitor.programs import report, runtime
+from tests.onhost.neuron_monitor.test_documents import made, series
 from tests.telemetry import fleet, neuron_fleet
 from tests.telemetry.test_stack import aws
 from validator.cloudwatch import CloudWatch, Series

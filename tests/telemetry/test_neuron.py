@@ -149,7 +149,7 @@ def test_each_alarm_of_the_table_is_made_and_has_a_runbook() -> None:
 
 
 def test_dashboard_asks_for_metrics_that_are_published() -> None:
-    source = Path(__file__).parents[2] / "roles" / "neuron_monitor" / "files" / "neuron_metrics" / "documents.py"
+    source = Path(__file__).parents[2] / "onhost" / "neuron_monitor" / "neuron_metrics" / "documents.py"
     page = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
     assert source.is_file()
     shown = json.dumps(dashboard.body(PLAN, "us-east-1"))

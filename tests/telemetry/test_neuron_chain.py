@@ -11,7 +11,7 @@ import pytest
 
 from gpu_ami.telemetry import alarms, stack, templates
 from gpu_ami.telemetry.measurements import measured
-from tests.event_parser.parser_bench import Bench, make_bench, record, settle  # noqa: F401  (fixture `bench`)
+from tests.onhost.event_parser.parser_bench import Bench, make_bench, record, settle  # noqa: F401  (fixture `bench`)
 from tests.telemetry.test_neuron import PLAN
 from tests.telemetry.test_stack import NAMED, aws, contents, in_alarm, parameter, plain
 from validator.probes.agent import ERROR, lint_text

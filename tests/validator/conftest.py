@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.onhost.conftest import fake_libcuda  # noqa: F401  (a fixture)
 from validator.observe import Observe
 from validator.results import CheckRecord, RunningCheck
 from validator.transport.ssh import Target
@@ -153,17 +154,6 @@ class Breakable:
 @pytest.fixture
 def breakable(sshd: Sshd, serve: Callable[[Callable[[socket.socket], None]], int]) -> Breakable:
     return Breakable(sshd.port, serve)
-
-
-@pytest.fixture(scope="session")
-def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that answers as libcuda.so.1 does (fake_libcuda.c)."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler, "these tests need a C compiler: apt-get install gcc libc6-dev"
-    library = tmp_path_factory.mktemp("fake") / "libcuda.so.1"
-    source = Path(__file__).with_name("fake_libcuda.c")
-    subprocess.run([compiler, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
-    return library
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import pytest
 import testinfra.host
 from testinfra.backend import base
 
+from onhost import support_bundle
 from validator import evidence, file_account, remote
-from validator.remote import support_bundle
 from validator.results import Replica
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from onhost import readings
 from validator.observe import Observe, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import Golden, Gpu, Hardware, MachineUnderTest, fabric
 from validator.probes import hardware as probe
-from validator.remote import readings
 
 pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.tier("T3"), pytest.mark.beside_live]
 

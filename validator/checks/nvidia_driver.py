@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from onhost import readings
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
 from validator.pci import PCI_LIST
 from validator.plan import planned_instance_type
@@ -28,7 +29,6 @@ from validator.probes import (
     shared_libraries,
     unchanged_since_image,
 )
-from validator.remote import readings
 
 pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.beside_live]
 _NEEDS_BOARD = pytest.mark.usefixtures("board")

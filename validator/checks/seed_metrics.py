@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from onhost import readings
 from validator.cloudwatch import CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, rdma
 from validator.probes.agent import log as agent_log
 from validator.probes.agent import way_out
-from validator.remote import readings
 
 pytestmark = pytest.mark.planned("event_parser.seed_metrics_s")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from onhost.system_upgrade import lock_name
 from validator import file_account
 from validator.observe import Observe, unproven
 from validator.probes import alternatives, package_database, system_upgrade
-from validator.remote.system_upgrade import lock_name
 
 # Name, what the tool is run for, and what it prints. A replaced tool would make the checks that use it see nothing.
 _TOOLS = (

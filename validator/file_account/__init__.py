@@ -1,6 +1,6 @@
 """The account of every file of an image: what the base AMI, packages, roles and the system itself explain.
 
-inventory       reads what validator/remote/inventory.py lists of a system
+inventory       reads what onhost/inventory.py lists of a system
 grammar         rules.yml and the roles' footprint.yml
 explain         each entry's explanation, and what has none
 recorded        what GRUB's environment and dpkg's diversions and overrides say

@@ -16,7 +16,7 @@ from validator.file_account.initial_ramdisk import InvalidRamdisk, read_ramdisks
 from validator.file_account.inventory import InvalidInventory, Inventory, Ramdisk, read
 from validator.transport import Command, Target, backend, image_files
 
-PROGRAM = Path(__file__).parents[1] / "remote" / "inventory.py"
+PROGRAM = remote.PROGRAMS / "inventory.py"
 FILE = "base-inventory.jsonl.gz"
 KEPT_FILE = "inventory.jsonl.gz"  # of a host under test, in its folder of the evidence
 IN_IMAGE = f"/usr/share/gpu-ami/{FILE}"

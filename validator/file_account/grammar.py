@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from validator import remote
 from validator.schema import Choice, Flag, Keys, ListOf, Mistake, OneOrMore, Text
 
 KINDS = {"file": "f", "directory": "d", "link": "l", "fifo": "p", "socket": "s"}
@@ -131,7 +132,7 @@ def load_rules(path: Path, variables: Variables = MappingProxyType({})) -> list[
 
 
 def load_footprint(path: Path, role: str, variables: Variables = MappingProxyType({})) -> Footprint:
-    """A role's meta/footprint.yml; content named by `source` is read below the role's folder. InvalidRules.
+    """A role's meta/footprint.yml; `source` names files of the role or of onhost/. InvalidRules.
 
     variables: values of <names> in its patterns.
     """
@@ -190,7 +191,7 @@ def _mistakes_of_row(row: Mapping[str, Any], where: str, folder: Path) -> Iterat
         if isinstance(pattern, str) and (why := _too_wide(pattern, checked_links)):
             yield Mistake(f"{where}.path", f"{pattern}: {why}")
     if isinstance(row.get("source"), str) and not _sources(row, folder):
-        yield Mistake(f"{where}.source", f"{row['source']}: no such file below {folder.name}/")
+        yield Mistake(f"{where}.source", f"{row['source']}: no such file below {folder.name}/, nor in onhost/")
 
 
 def _rule(row: Mapping[str, Any], role: str, folder: Path, variables: Variables) -> Rule:
@@ -228,7 +229,11 @@ def _digests(row: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
 
 
 def _sources(row: Mapping[str, Any], folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob(row["source"]) if path.is_file()) if "source" in row else []
+    if "source" not in row:
+        return []
+    programs = row["source"].startswith("onhost/")  # programs of ours; all else is a file of the role
+    root = remote.PROGRAMS.parent if programs else folder
+    return sorted(path for path in root.glob(row["source"]) if path.is_file())
 
 
 def _too_wide(pattern: str, checked_links: bool) -> str:

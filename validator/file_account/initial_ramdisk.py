@@ -33,7 +33,7 @@ _DRACUT = re.compile(r"(usr/)?lib/dracut/.+")
 
 
 class InvalidRamdisk(ValueError):
-    """Not what validator/remote/initial_ramdisk.py writes."""
+    """Not what onhost/initial_ramdisk.py writes."""
 
 
 def not_compared(ramdisk: Ramdisk) -> str:

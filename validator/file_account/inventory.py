@@ -1,4 +1,4 @@
-"""An inventory as `validator/remote/inventory.py` writes it: every file of a system, its packages and its accounts."""
+"""An inventory as `onhost/inventory.py` writes it: every file of a system, its packages and its accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compute probe (remote/compute_probe.py) says of a machine's GPUs. `probe` alone does input or output."""
+"""What the compute probe (onhost/compute_probe.py) says of a machine's GPUs. `probe` alone does input or output."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What containers with GPUs are and see: the configuration that containerd runs with, and the result of
-remote/container_probe.py. `probe` and `dumped` alone do input or output."""
+onhost/container_probe.py. `probe` and `dumped` alone do input or output."""
 
 from __future__ import annotations
 

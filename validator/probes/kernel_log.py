@@ -16,7 +16,7 @@ PANIC = re.compile(
     r"|You are in (?:emergency|rescue) mode|Entering emergency mode"  # systemd and dracut ask for an operator
 )
 
-# The event parser's grammar (roles/event_parser/files/hwevents/initialisation.py) has the sources.
+# The event parser's grammar (onhost/event_parser/hwevents/initialisation.py) has the sources.
 _GPU_FAILED = re.compile(
     r"NVRM: .*(?:RmInitAdapter failed!|rm_init_adapter(?:\(\d+\))? failed\b|\bis already lost\b"
     r"|Cannot initialize GSP firmware RM"

@@ -1,6 +1,6 @@
 """Reads the output of `nvidia-smi -q -x` as numbers in CloudWatch's units. Does no input or output.
 
-What is missing, an error or unparsable is no value: it is in `unknown`, never 0 (validator.remote.readings).
+What is missing, an error or unparsable is no value: it is in `unknown`, never 0 (onhost.readings).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
 
-from validator.remote import readings
+from onhost import readings
 
 # Measurement of the agent's nvidia_gpu plugin to its paths in the XML. The first existing path is read: drivers since
 # R535 and R570 have other paths of power_draw (amazon-cloudwatch-agent PR 1052, PR 1679).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from validator.remote import readings
+from onhost import readings
 
 # Rows of devices (name, target of the driver's link, provider of GPU memory) and of nodes (name, device), as libibverbs
 # finds them.

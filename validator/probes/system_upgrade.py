@@ -1,5 +1,5 @@
 """What an upgrade of the whole system would do: with newer versions of the stack on offer, or with what the system's
-own repositories have (validator/remote/system_upgrade.py)."""
+own repositories have (onhost/system_upgrade.py)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onhost import system_upgrade as program
 from validator import file_account
 from validator.observe import unproven
 from validator.plan_document import PlanDocument, section
 from validator.probes import package_database
-from validator.remote import system_upgrade as program
 
 _PROGRAM = Path(program.__file__)
 _SECONDS = 900.0  # an emulated machine reads the indexes of all repositories

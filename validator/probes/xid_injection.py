@@ -13,11 +13,11 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from validator import remote
 from validator.probes.nvidia_smi import Gpu
 
-PROGRAM = Path(__file__).parents[1] / "remote" / "provoke_xid.py"
+PROGRAM = remote.PROGRAMS / "provoke_xid.py"
 PROCESS = "gpu-ami-provoke"
 CODES = (31, 13)  # an MMU fault, or a graphics engine exception if the SM detects it first
 SECONDS = 180.0  # without the persistence daemon the first process initializes all GPUs of the machine

@@ -244,7 +244,7 @@ class Shell:
 
 
 def _script(batch: Sequence[Command]) -> str:
-    """The shell text that runs a batch with the functions of remote/batch_shell.sh."""
+    """The shell text that runs a batch with the functions of onhost/batch_shell.sh."""
     lines = _lines(batch)
     workers = "".join(
         f"{{ worker={number}\n" + "\n".join(lines[number::WORKERS]) + "\n} &\n"

@@ -238,7 +238,7 @@ def event_parser_is_there(context: ResolveContext, _chosen: Assignment) -> Itera
     for role in (name for name, is_asked in asked.items() if is_asked and name in roles):
         if "event_parser" not in roles[: roles.index(role)]:
             text = f"{role} uses modules of event_parser, which is not before it in roles"
-            yield Conflict("roles", text, f"roles/{role}/files", nearest=f"event_parser before {role}")
+            yield Conflict("roles", text, f"onhost/{role}", nearest=f"event_parser before {role}")
 
 
 def namespace_is_not_reserved(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:

@@ -19,8 +19,8 @@ from localregion.machines.dropped_port import DroppedPort
 from localregion.machines.metadata import build_tree, look_up
 from localregion.machines.notices import NOTICE_TAG
 from localregion.machines.qmp import Qmp, short_path
-from tests.drain_hook.programs import hook_module
 from tests.localregion.machines.test_metadata import VIEW
+from tests.onhost.drain_hook.programs import hook_module
 
 # QEMU's control socket.
 

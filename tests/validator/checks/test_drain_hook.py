@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.drain_hook.programs import FakeMetadata, Installed, wait_for
+from tests.onhost.drain_hook.programs import FakeMetadata, Installed, wait_for
 from tests.validator.checks.conftest import FakeMachine, Judge
 from validator.checks import drain_hook
 from validator.cloudwatch import LogEvent

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from onhost import inventory as program
 from tests.validator.checks.conftest import Judge, Reply, table_host
 from tests.validator.file_account import tree
 from validator.checks import file_account
 from validator.file_account import Base, Inventory, PackageAccount, read
 from validator.file_account.inventory import Account
-from validator.remote import inventory as program
 
 ROLES = [Path(__file__).parents[3] / "roles"]
 PLAN = {"roles": ["cuda"], "os": {"ssh_user": "admin"}, "planned": {"packages": {"planned": "1"}}}

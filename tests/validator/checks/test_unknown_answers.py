@@ -16,12 +16,12 @@ import pytest
 
 from gpu_ami.events.reader import parser_module
 from localregion.replicas.cloudwatch_agent.cwagent import gpu as agent
-from tests.neuron_monitor.programs import publisher_module, report, runtime
+from onhost import diagnose, readings
+from tests.onhost.neuron_monitor.programs import publisher_module, report, runtime
 from tests.validator.checks.conftest import Judge
 from validator.checks import hardware as hardware_checks
 from validator.checks import nvidia_driver
 from validator.probes import hardware, nvidia_smi
-from validator.remote import diagnose, readings
 
 ERRORS = (
     "GPU is lost",

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from onhost import inventory as program
 from tests.validator.checks.conftest import table_host
 from tests.validator.file_account import tree
 from validator.file_account import BuilderBoot, NotTaken, RoleTime, find_base, role_times
 from validator.file_account.collect import BOOTS_IN_IMAGE, FILE, IN_IMAGE, take
 from validator.file_account.initial_ramdisk import not_compared
-from validator.remote import inventory as program
 
 FROM_NOTHING = {f"cat {BOOTS_IN_IMAGE}": (1, "")}
 

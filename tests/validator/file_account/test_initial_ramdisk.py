@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from onhost import initial_ramdisk as program
 from tests.validator.file_account.ramdisks import FILE, FOLDER, LINK, cpio
 from validator.file_account import Entry, InvalidRamdisk, Inventory, read_ramdisks
 from validator.file_account.initial_ramdisk import not_compared, unexplained
 from validator.file_account.inventory import Ramdisk
-from validator.remote import initial_ramdisk as program
 
 IMAGE = {
     "/usr/share/initramfs-tools/init": b"#!/bin/sh\n# init\n",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from onhost import inventory as program
 from tests.validator.file_account import tree
 from tests.validator.file_account.entries import file, findings, system
 from validator.file_account import Entry, InvalidInventory, read
-from validator.remote import inventory as program
 
 # Reading an inventory: what is cut off, foreign or of another schema is refused.
 

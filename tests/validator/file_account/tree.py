@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onhost import initial_ramdisk
+from onhost import inventory as program
 from tests.validator.file_account.ramdisks import FILE, cpio
 from validator.file_account import Inventory, read, read_ramdisks
-from validator.remote import initial_ramdisk
-from validator.remote import inventory as program
 
 PASSWD = (
     "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"

@@ -1,6 +1,6 @@
 """The expected files: of a plan's roles, and no pattern covers a whole directory of settings.
 
-The image's bill of materials, as validator/remote/materials.py writes it, against what the commands list.
+The image's bill of materials, as onhost/materials.py writes it, against what the commands list.
 Which packages of a plan an upgrade must leave alone, and a change as a person reads it.
 """
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from onhost import materials as program
+from tests.onhost.test_materials import MODINFO
 from tests.validator.checks.conftest import PLAN
-from tests.validator.remote.test_materials import MODINFO
 from validator.plan import as_plan
 from validator.probes import bill_of_materials as bill
 from validator.probes import footprints, system_upgrade
 from validator.probes.system_upgrade import Change
-from validator.remote import materials as program
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.neuron_monitor.programs import report, runtime
+from tests.onhost.neuron_monitor.programs import report, runtime
 from tests.validator.checks.conftest import table_host
 from validator.cloudwatch import Series
 from validator.probes import neuron_monitor

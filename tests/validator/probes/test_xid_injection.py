@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from onhost import provoke_xid
 from validator.probes import xid_injection
 from validator.probes.nvidia_smi import Gpu
 from validator.probes.xid_injection import Record
-from validator.remote import provoke_xid
 
 PCI = "0000:00:1e.0"
 LINE = "NVRM: Xid (PCI:0000:00:1e): 31, pid=977, name=gpu-ami-provoke, Ch 00000008, intr 00000000. MMU Fault: ENGINE"

@@ -77,7 +77,7 @@ def command(mpi: OpenMpi, together: Together, ranks_of_node: int, program: Seque
 
 
 def read_ranks(text: str) -> list[Mapping[str, Any]]:
-    """The lines of remote/mpi_allreduce.py in the output of mpirun."""
+    """The lines of onhost/mpi_allreduce.py in the output of mpirun."""
     rows = []
     for line in text.splitlines():
         if line.startswith("{"):

@@ -1,1 +1,0 @@
-../../roles/event_parser/files/hwevents/readings.py
