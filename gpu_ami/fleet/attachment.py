@@ -39,8 +39,10 @@ class Attachment:
         names = self.bundle.names
         self._program("prepare")
         for name, answer in self.answers.items():
-            if kept := answer.get("kept"):
-                self.progress.note(f"{name}: the agent keeps {', '.join(map(str, kept))}; the plan's is appended")
+            kept = answer.get("kept")
+            if isinstance(kept, list) and kept:
+                files = ", ".join(str(each) for each in kept)
+                self.progress.note(f"{name}: the agent keeps {files}; the plan's configuration is appended")
         self._run("agent", CONFIGURE_PACKAGE, self._lacking_agent(), action="Install", name=PACKAGE)
         for number, part in enumerate(self.bundle.part_names, start=1):
             self._run(f"files {number}", part)
