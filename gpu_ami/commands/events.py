@@ -18,6 +18,8 @@ Reads dmesg, journalctl (every -o format), syslog, /dev/kmsg, container logs, JS
 CloudWatch Logs and gpuevent.jsonl; compressed (gzip, bzip2, xz, zstd), and archives (tar, zip), nested ones too:
 NVIDIA's bug report, the bundle of gpu-ami-diagnose. An event in several logs is listed once. A line in which a program
 quotes an Xid is not an event; a line that a process wrote to /dev/kmsg is marked as a drill. Skipped lines are listed.
+fabricmanager.log, the Neuron runtime's log and the Fabric Manager's journal are read, too. Events with the same text
+are one row with their number and the time of the last; --all prints a row for each, as it arrives.
 What to do after an event: docs/tasks/xid-fired.md
 
 examples:
@@ -44,6 +46,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--follow", action="store_true", help="with --host: print new events until interrupted")
     text = "print the line numbers of skipped lines"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
+    text = "a row for each event, as it arrives; default: one for each text, with its number"
+    parser.add_argument("--all", action="store_true", help=text)
     parser.add_argument("--policy", type=Path, metavar="FILE", help="your own severities and actions (xid-policy.json)")
     parser.set_defaults(execute=execute)
 
@@ -54,7 +58,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if bool(args.file) == bool(args.host):
         raise UsageError("name a log FILE (or -), or a host with --host, one of them", hint="gpu-ami events --help")
     if args.follow and not args.host:
-        raise UsageError("--follow needs --host", hint="for a file: tail -F FILE | gpu-ami events -")
+        raise UsageError("--follow needs --host", hint="for a file: tail -F FILE | gpu-ami events --all -")
     return Outcome(text=_lines(args))
 
 
@@ -74,7 +78,9 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
             yield json.dumps(document, ensure_ascii=False)
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        yield from output.table(gpu_events, colour=colour, left_out=lines, verbose=args.verbose)
+        yield from output.table(
+            gpu_events, colour=colour, left_out=lines, verbose=args.verbose, every_row=args.all or args.follow
+        )
 
 
 def _of_file(args: argparse.Namespace, lines: reader.LeftOut) -> Iterator[reader.Event]:

@@ -36,7 +36,7 @@ class Explanation:
     `sources`: field to the source of its value.
     """
 
-    kind: Literal["xid", "sxid", "gpu_init_failed", "neuron"]
+    kind: Literal["xid", "sxid", "gpu_init_failed", "stack_error", "neuron"]
     code: int | str
     name: str
     mnemonic: str
@@ -103,6 +103,13 @@ def neuron_error(code: str) -> NamedError:
     return NamedError(meaning.name, meaning.severity, meaning.action, catalogue.action(meaning.action).ec2)
 
 
+def stack_error(code: str) -> NamedError:
+    """An error of the installation or of a program; an unknown name is taken as the Fabric Manager's failure."""
+    catalogue = _catalogue()
+    meaning = catalogue.stack(code if catalogue.explain_stack(code) else "FABRIC_MANAGER_FAILED")
+    return NamedError(meaning.name, meaning.severity, meaning.action, catalogue.action(meaning.action).ec2)
+
+
 def gpu_init_error(code: str) -> NamedError:
     """Why a GPU cannot be initialised. A name that a newer parser wrote is taken as the driver's general failure."""
     catalogue = _catalogue()
@@ -111,21 +118,22 @@ def gpu_init_error(code: str) -> NamedError:
 
 
 def _names() -> list[str]:
-    """Codes that are names: why a GPU cannot be initialised, errors of Neuron."""
+    """Codes that are names: why a GPU cannot be initialised, errors of the driver's stack and of Neuron."""
     return list(_catalogue().named_codes())
 
 
 def _named(catalogue: Any, word: str) -> Explanation | None:
-    init, neuron = catalogue.explain_gpu_init(word), catalogue.explain_neuron(word)
-    row: dict[str, str] | None = init or neuron
+    init, stack = catalogue.explain_gpu_init(word), catalogue.explain_stack(word)
+    row: dict[str, str] | None = init or stack or catalogue.explain_neuron(word)
     if row is None:
         return None
-    meaning = catalogue.gpu_init(word) if init else catalogue.neuron(word)
+    meaning = catalogue.gpu_init(word) if init else catalogue.stack(word) if stack else catalogue.neuron(word)
     action = catalogue.action(meaning.action)
     sources = {"name": row["source"], "severity": "this project", "ec2_action": catalogue.action_source(meaning.action)}
     notes = ("No Xid follows: the driver cannot talk to the GPU.",) if init else ()
     return Explanation(
-        "gpu_init_failed" if init else "neuron", word, meaning.name, word, "current", (), meaning.severity,
+        "gpu_init_failed" if init else "stack_error" if stack else "neuron",
+        word, meaning.name, word, "current", (), meaning.severity,
         meaning.action, action.ec2, action.instructions(None), "", sources, catalogue.version, notes,
     )  # fmt: skip
 
@@ -191,7 +199,9 @@ def _sxid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
 
 def as_text(explanation: Explanation) -> str:
     """The explanation as text."""
-    label = {"sxid": "SXid", "gpu_init_failed": "GPU initialisation", "neuron": "Neuron"}.get(explanation.kind, "Xid")
+    label = {"sxid": "SXid", "gpu_init_failed": "GPU initialisation", "stack_error": "Stack", "neuron": "Neuron"}.get(
+        explanation.kind, "Xid"
+    )
     title = f"{label} {explanation.code}: {explanation.name}"
     investigate = explanation.investigate
     is_more = investigate not in ("", explanation.action) and not investigate.startswith("IGNORE")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,9 @@ class Event(TypedDict):
     incomplete: NotRequired[str]
     caused_by: NotRequired[int]
     likely_cause: NotRequired[str]
+    reported_by: NotRequired[str]
+    message: NotRequired[str]
+    quoted: NotRequired[bool]
 
 
 def parser_folder() -> Path:
@@ -96,7 +100,7 @@ def read_events(
     textlog = parser_module("textlog")
     is_repeat = repeats.is_repeat if repeats is not None else None
     parser = textlog.TextParser(_tables(policy), quoted=quoted, is_repeat=is_repeat)
-    for event in _parsed(stream, parser, repeats):
+    for event in _parsed(stream, parser, repeats, left_out):
         if repeats is not None and event["line"] in repeats.lines and repeats.is_known_event(event):
             parser.left_out.add("repeated", event["line"])
         else:
@@ -105,8 +109,10 @@ def read_events(
         left_out.add(member, parser.left_out.counts, parser.left_out.lines)
 
 
-def _parsed(stream: BinaryIO, parser: Any, repeats: Repeats | None) -> Iterator[Event]:
+def _parsed(stream: BinaryIO, parser: Any, repeats: Repeats | None, left_out: LeftOut | None) -> Iterator[Event]:
     for line in parser_module("textlog").read_lines(stream, parser.overlong):
+        if left_out is not None and not left_out.is_kernel_log:
+            left_out.look_at(line)
         if repeats is not None:
             repeats.see(line)
         yield from parser.feed(line)
@@ -192,16 +198,22 @@ _SENTENCES = {
     "format": "{} of an Xid in an unknown format: not counted",
     "overlong": "too long, with NVRM or SXid in the part that was not read: {}",
     "driver_error": "{} in which the driver reports a failure, without an event: read them",
+    "program_error": "{} in which a program of the stack reports a failure, without an event: read them",
     "pcie": "{} of uncorrected PCIe errors: no events, but a likely cause of one that follows",
     "driver": "{} of the driver without an event",
     "consequence": "{} that repeat or follow from an event above: not counted again",
     "follow_up": "{} that belong to an SXid above: not counted again",
     "repeated": "{} that another part of this material has too: counted once",
 }
+# What the lines of a kernel log, of the driver's own logs, or of the event parser's log have.
+_OF_KERNEL_LOG = re.compile(
+    rb"(?i)\bkern(?:el)?\b|^\W{0,12}\d{1,12}\.\d{6}\]|^\d{1,4},\d+,\d+,[^;]{0,40};|NVRM|S?Xid|nvswitch|gpu-ami/|TDRV:|NRT:|_TRANSPORT|"
+    rb"fabricmanager|fabric manager|^(?:kern|user|daemon|syslog)\s*:|\[tid \d+\]"
+)
 # Where lines of these kinds were left out, an event may have been among them.
 _MAY_HIDE = frozenset({"by_program", "unread", "cut", "format", "overlong"})
 # Trouble that is no event: a log with these is not a good one.
-_TROUBLE = frozenset({"driver_error", "pcie"})
+_TROUBLE = frozenset({"driver_error", "pcie", "program_error"})
 
 
 class Lines(NamedTuple):
@@ -219,6 +231,13 @@ class LeftOut:
 
     lines: list[Lines] = field(default_factory=list)
     unread: Sequence[Unread] = ()
+    has_lines: bool = False
+    is_kernel_log: bool = False
+
+    def look_at(self, line: bytes) -> None:
+        """Each line, until one of a kernel log, of the driver or of the parser is among them."""
+        self.has_lines = self.has_lines or bool(line.strip())
+        self.is_kernel_log = _OF_KERNEL_LOG.search(line) is not None
 
     def add(self, member: str, counts: Mapping[str, int], numbers: Mapping[str, Sequence[int]]) -> None:
         self.lines += [Lines(member, kind, count, numbers[kind]) for kind, count in counts.items()]

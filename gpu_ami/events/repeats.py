@@ -26,6 +26,10 @@ _CLOCK_TOLERANCE_S, _DMESG_TOLERANCE_S = 1.0, 3.0
 _WALL_CONTRADICTS_S = 600.0
 _UPTIME_TOLERANCE_S, _EARLY_BOOT_S, _EARLY_TOLERANCE_S = 0.01, 60.0, 10.0
 _TOLERANCES_S = {"gpu_init_failed": 3600.0, "gpu_lost": 300.0}
+# dmesg's own formats; a fraction of a second.
+_COMPUTED = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+,|[^ ]+ [^ ]+ +\d+ [\d:]+ \d{4}$")
+_FRACTION = re.compile(r":\d\d[.,]\d")
+_IN_2000 = (946684800.0, 978307200.0)
 _CUT_MARK = re.compile(r"\s*(?:\u2026.*|\.\.\.|>)\s*$")
 
 
@@ -37,7 +41,7 @@ class Wall(NamedTuple):
     has_year: bool
 
 
-@dataclass
+@dataclass(slots=True)
 class When:
     """When a line was printed, as far as it says. `part`: the part of the material that it is in."""
 
@@ -50,12 +54,22 @@ class When:
     is_computed: bool = False  # by dmesg, from the uptime and today's clock
 
 
-@dataclass
+@dataclass(slots=True)
 class _Known:
     when: When
     text: str
     is_cut: bool
     parts: set[tuple[Any, ...]] = field(default_factory=set)
+
+
+@dataclass
+class _Place:
+    """The known lines of one fault: of a GPU and a code. moments: (part, text, exact moment) → its line."""
+
+    known: list[_Known] = field(default_factory=list)
+    parts: set[tuple[Any, ...]] = field(default_factory=set)
+    has_cut: bool = False
+    moments: dict[tuple[Any, ...], _Known] = field(default_factory=dict)
 
 
 class Repeats:
@@ -66,7 +80,8 @@ class Repeats:
 
     def __init__(self, grammar: ModuleType) -> None:
         self._grammar = grammar
-        self._lines: dict[tuple[Any, ...], list[_Known]] = {}
+        self._lines: dict[tuple[Any, ...], _Place] = {}
+        self._has_own_log = False
         self._events: dict[tuple[Any, ...], list[_Known]] = {}
         self._count = 0
         self._member = self._heading = 0
@@ -88,6 +103,7 @@ class Repeats:
     def is_repeat(self, item: Any, fact: Any, number: int) -> bool:
         """Whether this line, or event of our own log, was read before. `fact` None: a line without an event."""
         if isinstance(item, dict):
+            self._has_own_log = True
             return self._is_known_event(item, _when_of_event(item, ("own", self._member)))
         when = self._when(item)
         text = " ".join(item.text.split())
@@ -98,7 +114,12 @@ class Repeats:
         self.lines[number] = when
         if len(self.lines) > 4096:
             del self.lines[next(iter(self.lines))]
-        return self._match(key, _CUT_MARK.sub("", text), bool(getattr(fact, "cut", "")), when)
+        return self._match(
+            key,
+            _CUT_MARK.sub("", text) if text[-1:] in ">." or "\u2026" in text else text,
+            bool(getattr(fact, "cut", "")),
+            when,
+        )
 
     def is_known_event(self, event: Mapping[str, Any]) -> bool:
         """Whether an event of a text log is one that our own log, or another attempt of the same failure, has shown."""
@@ -112,7 +133,8 @@ class Repeats:
         text = "" if kind in _TOLERANCES_S else " ".join(str(event.get("message", "")).split())
         known = self._events.setdefault(key, [])
         tolerance = _TOLERANCES_S.get(kind, 0.0)
-        for other in reversed(known[-_COMPARED:]):
+        # Without a log of our own there is nothing that the comparison of lines has not seen.
+        for other in () if from_text and not tolerance and not self._has_own_log else reversed(known[-_COMPARED:]):
             # Lines of text were compared before, by more than the event has.
             if from_text and not tolerance and not any(part[0] == "own" for part in other.parts):
                 continue
@@ -128,22 +150,40 @@ class Repeats:
         return False
 
     def _match(self, key: tuple[Any, ...], text: str, is_cut: bool, when: When) -> bool:
-        known = self._lines.setdefault(key, [])
+        place = self._lines.setdefault(key, _Place())
+        moment = _exact_moment(when, text)
+        if place.parts <= {when.part} and not (is_cut or place.has_cut):
+            # A storm in one log: in a part only a line of the same moment is the same one, so nothing else is compared.
+            same = place.moments.get(moment) if moment is not None else None
+            if same is not None:
+                _merge(same.when, when)
+                self._learn_from(same.when)
+                return True
+            return self._is_new_line(place, moment, _Known(when, text, is_cut, {when.part}))
         best: tuple[float, _Known] | None = None
-        for other in reversed(known[-_COMPARED:]):
+        for other in reversed(place.known[-_COMPARED:]):
             if not _same_text(other, text, is_cut) or (when.part in other.parts and not _same_moment(other.when, when)):
                 continue
             distance = self._distance(other.when, when)
             if distance is not None and (best is None or distance < best[0]):
                 best = (distance, other)
         if best is None:
-            self._add(known, _Known(when, text, is_cut, {when.part}))
-            self._learn_from(when)
-            return False
+            return self._is_new_line(place, moment, _Known(when, text, is_cut, {when.part}))
+        place.parts.add(when.part)
         best[1].parts.add(when.part)
         _merge(best[1].when, when)
         self._learn_from(best[1].when)
         return True
+
+    def _is_new_line(self, place: _Place, moment: tuple[Any, ...] | None, line: _Known) -> bool:
+        """Remembers a line that was not read before: False."""
+        self._add(place.known, line)
+        place.parts |= line.parts
+        place.has_cut = place.has_cut or line.is_cut
+        if moment is not None and len(place.moments) < _KNOWN:
+            place.moments[moment] = line
+        self._learn_from(line.when)
+        return False
 
     def _add(self, known: list[_Known], one: _Known) -> None:
         if self._count < _KNOWN:
@@ -179,7 +219,7 @@ class Repeats:
         if line.naive_us is not None:
             has_zone = line.wall_us is not None
             seconds = (line.wall_us if has_zone else line.naive_us) / 1e6
-            wall = Wall(seconds, has_zone, datetime.fromtimestamp(seconds, UTC).year != 2000)
+            wall = Wall(seconds, has_zone, not _IN_2000[0] <= seconds < _IN_2000[1])  # syslog's lines get the year 2000
         stamp = line.stamp or ""
         uptime = None if line.monotonic_us is None else line.monotonic_us / 1e6
         kind = () if wall is None else (wall.has_zone, wall.has_year, "T" in stamp)
@@ -189,8 +229,8 @@ class Repeats:
         if clock is not None:
             times += clock < last
             self._clocks[shape] = (times, clock)
-        is_computed = re.match(r"\d{4}-\d\d-\d\dT[\d:]+,|[^ ]+ [^ ]+ +\d+ [\d:]+ \d{4}$", stamp) is not None
-        is_whole = line.naive_us is not None and line.naive_us % 1000000 == 0 and not re.search(r":\d\d[.,]\d", stamp)
+        is_computed = bool(stamp) and _COMPUTED.match(stamp) is not None
+        is_whole = line.naive_us is not None and line.naive_us % 1000000 == 0 and not _FRACTION.search(stamp)
         return When((*shape, times), uptime, wall, line.host.partition(".")[0], (line.boot_id or "").replace("-", ""),
                     is_whole, is_computed)  # fmt: skip
 
@@ -263,6 +303,16 @@ def _tolerance(one: When, other: When) -> float:
     # Two logs of the same program agree to the second; a fraction that one lacks was cut off.
     same_shape = one.part[2:-1] == other.part[2:-1] and one.is_whole_second and other.is_whole_second
     return 0.0 if same_shape else _CLOCK_TOLERANCE_S
+
+
+def _exact_moment(when: When, text: str) -> tuple[Any, ...] | None:
+    """The microsecond of a line, with all that has to be the same; None for a whole second or an unknown time."""
+    if when.uptime is not None:
+        moment = None if float(when.uptime).is_integer() else round(when.uptime * 1e6)
+        return None if moment is None else (when.part, text, when.host, when.boot_id, moment)
+    if when.wall is None or when.is_whole_second:
+        return None
+    return when.part, text, when.host, when.boot_id, when.wall
 
 
 def _same_moment(one: When, other: When) -> bool:

@@ -36,7 +36,7 @@ class Counted:
 
 _OF_GPUS = Counted(
     "GPU",
-    'MetricName=("XidEvents" OR "SxidEvents" OR "GpuLostEvents" OR "GpuInitFailedEvents")',
+    'MetricName=("XidEvents" OR "SxidEvents" OR "GpuLostEvents" OR "GpuInitFailedEvents" OR "StackErrorEvents")',
     "Xid",
     "XidEvents",
     "Xids by code",

@@ -27,15 +27,21 @@ if TYPE_CHECKING:
     from validator.cloudwatch import CloudWatch, Point, Series
 
 IDLE_PERCENT = 5.0  # mean utilization below which a GPU is idle
-_COUNTED = ("XidEvents", "SxidEvents", "GpuLostEvents", "GpuInitFailedEvents", "NeuronEvents")
+_COUNTED = ("XidEvents", "SxidEvents", "GpuLostEvents", "GpuInitFailedEvents", "StackErrorEvents", "NeuronEvents")
 # dimension of a code → kind of its events
-_CODES = {"Xid": "xid", "SXid": "sxid", "NeuronError": "neuron", "GpuInitError": "gpu_init_failed"}
+_CODES = {
+    "Xid": "xid",
+    "SXid": "sxid",
+    "NeuronError": "neuron",
+    "GpuInitError": "gpu_init_failed",
+    "StackError": "stack_error",
+}
 _HEALTH = {"Heartbeat": "Sum", "LagSeconds": "Maximum", "RecordsLost": "Sum", "EventsDropped": "Sum"}
 
 
 @dataclass(frozen=True)
 class Event:
-    """Events of one code on one instance: `xid`, `sxid`, `neuron` or `gpu_init_failed`, and how many."""
+    """Events of one code on one instance: `xid`, `sxid`, `neuron`, `gpu_init_failed` or `stack_error`, and how many."""
 
     instance_id: str
     kind: str
@@ -332,8 +338,14 @@ def _rank(severity: str) -> int:
     return SEVERITIES.index(severity) if severity in SEVERITIES else -1
 
 
+_NAMED: Mapping[str, tuple[str, Callable[[str], catalogue.NamedError]]] = {
+    "neuron": ("Neuron", catalogue.neuron_error), "gpu_init_failed": ("GPU init", catalogue.gpu_init_error),
+    "stack_error": ("Stack", catalogue.stack_error),
+}  # fmt: skip
+
+
 def _event_row(event: Event) -> EventRow:
-    if event.kind in ("neuron", "gpu_init_failed"):
+    if event.kind in _NAMED:
         return _named_row(event)
     label = f"{'SXid' if event.kind == 'sxid' else 'Xid'} {event.code}"
     try:
@@ -349,10 +361,9 @@ def _event_row(event: Event) -> EventRow:
 
 
 def _named_row(event: Event) -> EventRow:
-    """Errors of Neuron, and of GPUs that cannot be initialised: their codes are names."""
-    is_neuron = event.kind == "neuron"
-    label = f"{'Neuron' if is_neuron else 'GPU init'} {event.code}"
-    known = catalogue.neuron_error(event.code) if is_neuron else catalogue.gpu_init_error(event.code)
+    """Errors of Neuron, of GPUs that cannot be initialised and of the driver's stack: their codes are names."""
+    title, explain = _NAMED[event.kind]
+    label, known = f"{title} {event.code}", explain(event.code)
     alarm = alarms.alarm_of_action(known.action)
     return EventRow(
         event.instance_id, label, known.name, known.severity, known.ec2_action,

@@ -98,11 +98,11 @@ def test_policy_overrides_severity_and_action(tmp_path: Path, capsys: pytest.Cap
     [
         ("{", "not JSON"),
         ("[]", "expected an object, got list"),
-        ('{"xids": {}}', 'xids: expected "xid", "sxid", "gpu_lost", "neuron" or'),
+        ('{"xids": {}}', 'xids: expected "xid", "sxid", "gpu_lost", "neuron", "gpu_init_failed" or'),
         ('{"xid": {"63": 5}}', "xid.63: expected an object, got int"),
         ('{"xid": {"abc": {"severity": "info"}}}', "xid.abc: expected a number as code"),
         ('{"xid": {"63": {"severity": "bad"}}}', "expected one of info, app, warning, critical, fatal, got 'bad'"),
-        ('{"xid": {"63": {"action": "EXPLODE"}}}', "xid.63.action: expected one of CHECK_APP/CUDA, "),
+        ('{"xid": {"63": {"action": "EXPLODE"}}}', "xid.63.action: expected one of ALLOW_DMABUF, CHECK_APP/CUDA, "),
         ('{"xid": {"63": {"colour": "red"}}}', "xid.63: unknown key colour, expected severity, action or note"),
     ],
 )
@@ -254,3 +254,52 @@ def test_advice_for_a_gpu_that_no_line_names_has_no_placeholder(
     (tmp_path / "log").write_text("[ 12.5] NVRM: RmInitAdapter failed! (0x24:0xffff:1211)\n")
     _, out, _ = run(capsys, "events", str(tmp_path / "log"))
     assert "PCI_ADDRESS" not in out and "the GPU (the line does not say which)" in out
+
+
+XID = "[{:.6f}] NVRM: Xid (PCI:0000:{:02x}:00): {}, pid={}, name=python3, Ch 00000008"
+
+
+def test_storm_is_a_row_with_its_number_and_the_first_cause_is_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storm = [XID.format(10 + number / 1000, 0x2A, 95, 8) for number in range(6000)]
+    (tmp_path / "log").write_text("\n".join([XID.format(9.5, 0x18, 48, 7), *storm]))
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    _, first, second, empty, *_ = out.splitlines()
+    assert "0000:18:00.0" in first and "Xid 48" in first and "\u00d7" not in first
+    assert "0000:2a:00.0" in second and second.endswith("python3[8]  \u00d7 6,000, last up 15.999000 s") and empty == ""
+    _, every_row, _ = run(capsys, "events", str(tmp_path / "log"), "--all")
+    assert sum("Xid 95  " in line for line in every_row.splitlines()) == 6000 and "\u00d7" not in every_row
+    _, lines, _ = run(capsys, "events", str(tmp_path / "log"), "--json")
+    assert len(lines.splitlines()) == 6001
+
+
+def test_texts_that_differ_in_numbers_alone_share_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text("\n".join(XID.format(10 + pid, 0x18, 31, pid) for pid in range(200)))
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    rows = [line for line in out.splitlines() if "Xid 31  " in line]
+    assert len(rows) == 51 and "\u00d7 150, 150 texts, last up 209.000000 s" in rows[-1]
+
+
+def test_address_of_a_missing_cause_is_the_gpu_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text(
+        "[9.5] NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=p, Ch 1 caused by previous Xid 48\n"
+    )
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert "PCI_ADDRESS" not in out and "Stop the jobs on GPU 0000:dc:00.0 and reboot" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[Jul 09 2024 18:14:07] [ERROR] [tid 7] something else is wrong", "reports a failure, without an event"),
+        ("2023-Jan-09 20:27:41.05 7:7 ERROR  TDRV:tdrv_get_dev_info   No neuron device available", "without an event"),
+        ("Nov 05 13:55:26 n nvidia-persistenced[7]: Failed to query NVIDIA devices.", "without an event"),
+        ("2024-05-24 10:22:29.245 ERROR [5:7] nv-hostengine: Object is in an undefined state", "without an event"),
+        ("May  1 10:00:00 n sshd[7]: Accepted publickey for admin", "None of its lines is one of a kernel log"),
+    ],
+)  # fmt: skip
+def test_what_is_not_read_is_named(line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text(line + "\n")
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert said in out

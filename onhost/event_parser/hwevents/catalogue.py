@@ -1,7 +1,7 @@
 """Meaning of a code: name, severity, action, and what that action is on EC2. CSV tables, overridden by the operator's policy file.
 
 Policy file: `{"xid": {"63": {"severity": "fatal", "action": "RESET_GPU"}}, "sxid": {…}, "gpu_lost": {…},
-"neuron": {"DMA_ERROR": {…}}, "gpu_init_failed": {"RM_INIT_FAILED": {…}}}`.
+"neuron": {"DMA_ERROR": {…}}, "gpu_init_failed": {"RM_INIT_FAILED": {…}}, "stack_error": {…}}`.
 An invalid entry is ignored and reported in `Catalogue.policy_errors`; the service keeps running.
 """
 
@@ -14,13 +14,13 @@ import zlib
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
-DATA_VERSION = "2026.11.22"
+DATA_VERSION = "2026.11.27"
 SEVERITIES = ("info", "app", "warning", "critical", "fatal")
 POLICY_PATH = "/etc/gpu-ami/xid-policy.json"
 # Stands for the GPU's address in text that is not about one event.
 ANY_PCI = "PCI_ADDRESS"
 _FILES = ("xid.csv", "sxid.csv", "nvlink5.csv", "actions.csv", "branches.csv", "sxid_branches.csv", "neuron.csv",
-          "gpu_init.csv")  # fmt: skip
+          "gpu_init.csv", "stack.csv")  # fmt: skip
 # SXids that the Fabric Manager user guide does not list: the driver's own word decides (severity, action).
 _SXID_WORDS = {
     "": ("warning", "CONTACT_SUPPORT"),
@@ -30,7 +30,7 @@ _SXID_WORDS = {
 }
 
 
-_NAMED_CODES = ("neuron", "gpu_init_failed")
+_NAMED_CODES = ("neuron", "gpu_init_failed", "stack_error")
 _POLICY_KINDS = ("xid", "sxid", "gpu_lost") + _NAMED_CODES
 
 
@@ -94,6 +94,7 @@ class Catalogue:
         self._sxid_branches = _rows("sxid_branches.csv", data)
         self._neuron = {row["error"]: row for row in _rows("neuron.csv", data)}
         self._gpu_init = {row["error"]: row for row in _rows("gpu_init.csv", data)}
+        self._stack = {row["error"]: row for row in _rows("stack.csv", data)}
         self.version = _version(data)
         self.policy_errors = []  # type: List[str]
         self._policy = {}  # type: Dict[Tuple[str, Union[int, str]], Dict[str, str]]
@@ -165,13 +166,22 @@ class Catalogue:
         row = self._gpu_init[code]
         return self.with_policy("gpu_init_failed", code, Meaning(row["name"], row["severity"], row["action"], "catalogue"))
 
+    def stack(self, code: str) -> Meaning:
+        """`code`: a row of stack.csv."""
+        row = self._stack[code]
+        return self.with_policy("stack_error", code, Meaning(row["name"], row["severity"], row["action"], "catalogue"))
+
+    def explain_stack(self, code: str) -> Optional[Dict[str, str]]:
+        """All columns of an error's row; None for an unknown one."""
+        return self._stack.get(code)
+
     def explain_gpu_init(self, code: str) -> Optional[Dict[str, str]]:
         """All columns of a failure's row; None for an unknown one."""
         return self._gpu_init.get(code)
 
     def named_codes(self) -> List[str]:
-        """The codes that are names: of GPUs that cannot be initialised, and of Neuron."""
-        return [*self._gpu_init, *self._neuron]
+        """The codes that are names: of GPUs that cannot be initialised, of the driver's stack, and of Neuron."""
+        return [*self._gpu_init, *self._stack, *self._neuron]
 
     def explain_neuron(self, code: str) -> Optional[Dict[str, str]]:
         """All columns of an error's row; None for an unknown one."""
@@ -228,7 +238,7 @@ class Catalogue:
             return
         for kind, entries in document.items():
             if kind not in _POLICY_KINDS or not isinstance(entries, dict):
-                expected = '"xid", "sxid", "gpu_lost", "neuron" or "gpu_init_failed" with an object'
+                expected = '"xid", "sxid", "gpu_lost", "neuron", "gpu_init_failed" or "stack_error" with an object'
                 self.policy_errors.append("%s: %s: expected %s" % (path, kind, expected))
                 continue
             for code, entry in entries.items():

@@ -14,7 +14,8 @@ from typing import Any, Dict, List
 NAMESPACE = "GpuAmi/Events"
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _COUNTED_AS = {"xid": "XidEvents", "sxid": "SxidEvents", "gpu_lost": "GpuLostEvents", "neuron": "NeuronEvents",
-               "gpu_init_failed": "GpuInitFailedEvents"}  # fmt: skip
+               "gpu_init_failed": "GpuInitFailedEvents", "stack_error": "StackErrorEvents"}  # fmt: skip
+_NAMED_AS = {"sxid": "SXid", "neuron": "NeuronError", "gpu_init_failed": "GpuInitError", "stack_error": "StackError"}
 
 
 def rfc3339(wall_us: int) -> str:
@@ -37,7 +38,7 @@ def event_document(event: Dict[str, Any], wall_us: int, instance: Dict[str, str]
     if event.get("origin") == "userland":
         name = "DrillEvents"
     instance_id = [key for key in ("InstanceId",) if key in instance]
-    code_name = {"sxid": "SXid", "neuron": "NeuronError", "gpu_init_failed": "GpuInitError"}.get(event["kind"], "Xid")
+    code_name = _NAMED_AS.get(event["kind"], "Xid")
     document = dict(event)
     document["time"] = rfc3339(wall_us)
     document.update(instance)

@@ -10,11 +10,13 @@ from .grammar import MESSAGE_LIMIT, Lost, Sxid, Xid
 from .initialisation import InitFailure
 from .neuron import NeuronError
 from .nvlink5 import Nvlink5
+from .programs import StackError
 
 _NVLINK5 = range(144, 151)
 _PREEMPTIVE_CLEANUP = 45
 _CHANNEL_RETIREMENT = 160
 _RECOVERY_ACTION_CHANGED = 154
+_KEPT = 1024
 
 
 class Moment(NamedTuple):
@@ -32,8 +34,23 @@ class Builder:
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
         self._nvlink5 = None  # type: Optional[Nvlink5]
+        self._known = {}  # type: Dict[Tuple[Any, ...], Dict[str, Any]]
+        self._known_catalogue = catalogue
 
     def xid(self, moment: Moment, fact: Xid, driver: Optional[str]) -> Dict[str, Any]:
+        """A storm repeats few lines: what one means is decided once."""
+        key = (fact, driver, moment.origin, tuple(moment.fields))
+        if self._known_catalogue is not self.catalogue or len(self._known) > _KEPT:
+            self._known, self._known_catalogue = {}, self.catalogue
+        if key not in self._known:
+            self._known[key] = self._xid(moment, fact, driver)
+        event = dict(self._known[key])
+        event.update(moment.fields)
+        if "details" in event:
+            event["details"] = dict(event["details"])
+        return event
+
+    def _xid(self, moment: Moment, fact: Xid, driver: Optional[str]) -> Dict[str, Any]:
         meaning = self.catalogue.xid(fact.code, driver)
         extracted = details.extract(fact.code, fact.message)
         meaning = self._from_message(fact, meaning, extracted, driver)
@@ -45,8 +62,8 @@ class Builder:
         _put_message(event, fact.message)
         if fact.caused_by is not None:
             event["caused_by"] = fact.caused_by
-        if fact.cut:
-            event["incomplete"] = fact.cut
+        if fact.cut or extracted.get("words_cut"):
+            event["incomplete"] = fact.cut or "the end of the message"
         if extracted:
             event["details"] = extracted
         return event
@@ -93,9 +110,20 @@ class Builder:
     def gpu_init_failed(self, moment: Moment, fact: InitFailure, driver: Optional[str]) -> Dict[str, Any]:
         event = self._event("gpu_init_failed", moment, fact.code, self.catalogue.gpu_init(fact.code), driver)
         event.update(pci=fact.pci, pci_raw=fact.pci_raw, pid=None, process=None)
+        if fact.action and event["decided_by"] != "policy":
+            event.update(action=fact.action, decided_by="message")
         self._put_action(event, event["action"])
         _put_message(event, fact.message)
         event["details"] = dict(fact.details)
+        return event
+
+    def stack_error(self, moment: Moment, fact: StackError, driver: Optional[str]) -> Dict[str, Any]:
+        """An error of the installation or of a program: of no GPU."""
+        event = self._event("stack_error", moment, fact.code, self.catalogue.stack(fact.code), driver)
+        event.update(pci="", pci_raw="", pid=None, process=fact.details.get("process"))
+        self._put_action(event, event["action"])
+        _put_message(event, fact.message)
+        event["details"] = {key: value for key, value in fact.details.items() if key != "process"}
         return event
 
     def neuron(self, moment: Moment, fact: NeuronError) -> Dict[str, Any]:

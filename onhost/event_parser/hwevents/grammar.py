@@ -16,6 +16,7 @@ from .initialisation import InitFailure, parse_initialisation
 from .neuron import NeuronError, parse_neuron
 from .pci import PCI, normalise_pci
 from .pcie import PcieFact, parse_pcie
+from .programs import ProgramSxid, StackError, parse_installation, parse_program
 
 # Before R304 the driver printed bus and device only, as `0001:00`.
 _OLD_PCI = r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}"
@@ -135,7 +136,7 @@ class Broken(NamedTuple):
     cut: str = ""
 
 
-Fact = Union[Xid, Sxid, Lost, Identity, Driver, RateLimit, Broken, NeuronError, InitFailure, PcieFact]
+Fact = Union[Xid, Sxid, Lost, Identity, Driver, RateLimit, Broken, NeuronError, InitFailure, PcieFact, StackError]
 
 
 def split_process(text: str) -> Tuple[Optional[str], str]:
@@ -212,10 +213,14 @@ def _sxid(match: "re.Match[str]", paged: bool) -> Union[Sxid, Broken]:
 def parse(text: str) -> Optional[Fact]:
     """The fact that this record states; None for most lines and for every quotation."""
     if text.startswith("NVRM:"):
-        return _parse_nvrm(text)
+        return _parse_nvrm(text.replace("#012", "\\x0a") if "#012" in text else text)  # so rsyslog writes a line feed
     if "SXid" in text or text.startswith(("nvswitch", "nvidia-nvswitch")):
         return _parse_switch(text)
-    return parse_neuron(text) or parse_initialisation(text) or parse_pcie(text)
+    program = parse_program(text)
+    if isinstance(program, ProgramSxid):
+        pci = normalise_pci(program.pci) if program.pci else ""
+        return Sxid(program.code, pci, program.pci, "", program.message, False, program.word)
+    return program or parse_neuron(text) or parse_initialisation(text) or parse_pcie(text)
 
 
 def _parse_switch(text: str) -> Optional[Fact]:
@@ -235,7 +240,7 @@ def _parse_nvrm(text: str) -> Optional[Fact]:
         return _xid(match, paged)
     if re.match(r"(?:NVRM:\s*)+Xid\b", whole):
         return Broken(text[:200], cuts.place(whole))
-    return _parse_loss(text) or parse_initialisation(text) or _parse_banner(text)
+    return _parse_loss(text) or parse_initialisation(text) or parse_installation(text) or _parse_banner(text)
 
 
 def _parse_loss(text: str) -> Optional[Fact]:

@@ -36,19 +36,24 @@ _GSP = re.compile(
     r"k(?:fsp|sec2)\w*: .*(?:secure boot|[Bb]oot).*(?:timed out|failed))"
 )
 # One printk of several lines: /dev/kmsg shows its line feeds as \\x0a, dmesg and journalctl break the line where it does.
-_UNFIT = r"(?:is not supported by|requires? use of the NVIDIA open)"
+_UNFIT = r"(?:is not supported by|requires? use of (?:the )?NVIDIA open)"
 _UNFIT_WHOLE = re.compile(
     _NVRM + r"The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))(?:\\x0a|\s)(?:NVRM:|\\x0a|[^\\]){1,120}?" + _UNFIT
 )
 _UNFIT_FIRST = re.compile(
     _NVRM + r"The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))\s+\(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\)(?:\s+installed)?\s*$"
 )
+_NEEDS_OPEN = re.compile(r"requires? use of (?:the )?NVIDIA open|not supported by the (?:NVIDIA )?(?:proprietary|closed)")
+_NEEDS_PROPRIETARY = re.compile(r"not supported by (?:the )?(?:NVIDIA )?open\b")
 _UNFIT_LAST = re.compile(_NVRM + r"(?:installed\s+)?in this system " + _UNFIT)
 _STAGES = {"1": "system", "2": "gpu", "3": "vbios", "4": "resource manager", "6": "firmware"}
 
 
 class InitFailure(NamedTuple):
-    """`code`: a row of gpu_init.csv. `pci`: "" where the line names none. `part`: 1 first line of several, 2 a later one."""
+    """`code`: a row of gpu_init.csv. `pci`: "" where the line names none. `part`: 1 first line of several, 2 a later one.
+
+    `action`: where the line says more than the code.
+    """
 
     code: str
     pci: str
@@ -56,6 +61,7 @@ class InitFailure(NamedTuple):
     details: Dict[str, Any]
     message: str
     part: int = 0
+    action: str = ""
 
 
 def may_hold(raw: bytes) -> bool:
@@ -107,13 +113,20 @@ def _of_pci_core(text: str) -> Optional[InitFailure]:
 def _unfit(text: str) -> Optional[InitFailure]:
     match = _UNFIT_WHOLE.match(text)
     if match:
-        return _fact(UNSUPPORTED, match, text, {})
+        return _fact(UNSUPPORTED, match, text, {})._replace(action=_module_needed(text))
     match = _UNFIT_FIRST.match(text)
     if match:
         return _fact(UNSUPPORTED, match, text, {})._replace(part=1)
     if _UNFIT_LAST.match(text):
-        return InitFailure(UNSUPPORTED, "", "", {}, _body(text), 2)
+        return InitFailure(UNSUPPORTED, "", "", {}, _body(text), 2, _module_needed(text))
     return None
+
+
+def _module_needed(text: str) -> str:
+    """Which of the two kernel modules the GPU needs; "" where another version is needed."""
+    if _NEEDS_OPEN.search(text):
+        return "USE_OPEN_MODULE"
+    return "USE_PROPRIETARY_MODULE" if _NEEDS_PROPRIETARY.search(text) else ""
 
 
 def _fact(code: str, match: "re.Match[str]", text: str, details: Dict[str, Any]) -> InitFailure:

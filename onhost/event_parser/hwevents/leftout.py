@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Dict, List
 
+from . import programs
+
 QUOTED, BY_PROGRAM, UNREAD = "quoted", "by_program", "unread"
 CUT, FORMAT, DRIVER, REPEATED, CONSEQUENCE, FOLLOW_UP = "cut", "format", "driver", "repeated", "consequence", "follow_up"
-OVERLONG, DRIVER_ERROR, PCIE = "overlong", "driver_error", "pcie"
+OVERLONG, DRIVER_ERROR, PCIE, PROGRAM = "overlong", "driver_error", "pcie", "program_error"
 _KEPT = 1000
 # "Xid 79", "Xid: 79", "Xid=79", "XID error 79", and the driver's own form.
 _NAMES_AN_EVENT = re.compile(r"\bS?X[Ii][Dd]\b(?:\s*[:(]|[\s=#]*(?:(?:error|code|event)s?\s*[:=#]?\s*)?\d{1,10}(?!\w))")
@@ -37,6 +39,8 @@ class LeftOut:
         """A line in which no kernel line was found."""
         if _NAMES_AN_EVENT.search(text):
             self.add(BY_PROGRAM, number)
+        elif programs.reports_failure(text):
+            self.add(PROGRAM, number)
         elif ("NVRM" in text or "SXid" in text) and not _NO_MESSAGE.match(text):
             self.add(UNREAD, number)
 

@@ -17,6 +17,7 @@ _LINE = re.compile(
     r"\s+Link\s+(?P<link>-?\d+)(?:\s*\((?P<words>0x[0-9a-fA-F]+(?:[ ,]+0x[0-9a-fA-F]+)+)(?P<closed>\s*\))?)?",
     re.ASCII,
 )
+_OPEN = re.compile(r"\s*\([^)]*$")
 FIRST_V2_BRANCH = 575
 _SEVERITY = {"Fatal": "critical", "Link Fatal": "critical", "Non-fatal": "warning"}
 
@@ -67,6 +68,8 @@ class Nvlink5:
         details = {
             "unit": match.group("unit"), "fatality": match.group("fatality"), "link": int(match.group("link")),
         }  # type: Dict[str, Any]  # fmt: skip
+        if (match.group("words") is None and _OPEN.match(message, match.end())) or (match.group("words") and not match.group("closed")):
+            details["words_cut"] = True
         whole = len(words) > 2 or (len(words) == 2 and match.group("closed"))  # a line that was cut may end in a word
         if whole:
             details.update(intr_info="0x%08x" % words[0], error_status="0x%08x" % words[1])

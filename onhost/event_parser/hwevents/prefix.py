@@ -50,6 +50,12 @@ _TOKEN = re.compile(
     r"|(?P<word>[^\s\"'`|,;\[\]{}<>]{1,300})",
     re.ASCII,
 )  # fmt: skip
+# The logs of programs: fabricmanager.log ([Jul 09 2024 18:14:07]), the Neuron runtime (2023-Jan-09 20:27:41.0593), journal, containers.
+_PROGRAM_STAMP = re.compile(
+    r"\s*\[?(?P<stamp>(?P<dashed>\d{4}-[A-Z][a-z]{2}-\d\d " + _CLOCK + r")|(?P<named>[A-Z][a-z]{2} \d{1,2} \d{4} " + _CLOCK + r")"
+    r"|(?P<iso>" + _ISO + r")|(?P<bsd>" + _BSD + r"))",
+    re.ASCII,
+)
 _DRIVER_TEXT = re.compile(
     r"(?<![^\s>\])}|,;:])(?:NVRM:|(?:nvidia-)?nvswitch\d{1,4}:|NEURON_HW_ERR=|neuron:\w{1,64}: |nvidia: probe of |"
     r"(?:pcieport|pci|aer|vfio-pci|nvidia(?:-\w+)?) [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]: )"
@@ -84,6 +90,7 @@ class Line(NamedTuple):
     naive_us: Optional[int] = None  # of the wall clock as printed, without its zone
     host: str = ""
     quoted: bool = False
+    reported_by: str = ""  # the program that wrote the line, where the kernel did not
 
 
 class _Words:
@@ -96,7 +103,7 @@ class _Words:
         self.last = ""
 
     def has(self, *kinds: str) -> bool:
-        return any(kind in self.values for kind in kinds)
+        return not self.values.keys().isdisjoint(kinds)
 
     @property
     def stamped(self) -> bool:
@@ -165,6 +172,12 @@ class _Words:
         return "unknown"
 
 
+# Prefixes of one log differ in their digits: tokens by the prefix with zeros instead.
+_DIGITS = dict.fromkeys(range(ord("1"), ord("9") + 1), "0")
+_SHAPES = {}  # type: Dict[str, List[Tuple[str, int, int]]]
+_KEPT_SHAPES = 1024
+
+
 def parse_prefixed(line: str) -> Optional[Line]:
     """The driver's text with its prefix; None where a line holds none, or quotes it."""
     match = _DRIVER_TEXT.search(line)
@@ -174,6 +187,24 @@ def parse_prefixed(line: str) -> Optional[Line]:
     if words is None or not words.accepted():
         return _parse_behind_source(line)
     return _line(words, line[match.start() :].rstrip())
+
+
+def parse_stamp(line: str) -> Line:
+    """A program's line, with the time that stands at its beginning; the text is the whole line."""
+    match = _PROGRAM_STAMP.match(line)
+    if match is None:
+        return Line(line, "unknown", None, None, None, "wall", None, None)
+    stamp = match.group("stamp")
+    if match.group("dashed") or match.group("named"):
+        words = re.split(r"[-\s]+", stamp)
+        year, month, day = (words[0], words[1], words[2]) if match.group("dashed") else (words[2], words[0], words[1])
+        try:
+            wall_us, naive_us = None, _civil_us(int(year), _month(month), int(day), words[3])
+        except ValueError:
+            wall_us = naive_us = None
+    else:
+        wall_us, naive_us = _wall(match.group("iso"), None, match.group("bsd"), None)
+    return Line(line, "unknown", None, wall_us, naive_us, "wall", None, stamp, naive_us=naive_us)
 
 
 def has_driver_text(text: str) -> bool:
@@ -189,15 +220,31 @@ def is_head(text: str) -> bool:
 
 def _read(line: str, end: int) -> Optional[_Words]:
     """The tokens of `line[:end]`; None where one of them cannot stand in a prefix."""
-    words, position = _Words(), 0
+    words = _Words()
+    shape = line[:end].translate(_DIGITS)
+    tokens = _SHAPES.get(shape)
+    if tokens is None:
+        tokens = _tokens(line, end)
+        if len(_SHAPES) >= _KEPT_SHAPES:
+            _SHAPES.clear()
+        _SHAPES[shape] = tokens
+    for kind, start, stop in tokens:
+        if not kind or not words.take(kind, line[start:stop]):
+            return None
+    return words
+
+
+def _tokens(line: str, end: int) -> List[Tuple[str, int, int]]:
+    """(kind, start, end) of each token; the last is ("", 0, 0) where what stands there is none."""
+    tokens, position = [], 0  # type: Tuple[List[Tuple[str, int, int]], int]
     while position < end:
         match = _TOKEN.match(line, position)
         if match is None or match.end() > end or match.lastgroup is None:
-            return None
-        if not words.take(match.lastgroup, match.group(match.lastgroup)):
-            return None
+            return [*tokens, ("", 0, 0)]
+        if match.lastgroup != "space":
+            tokens.append((match.lastgroup, match.start(match.lastgroup), match.end(match.lastgroup)))
         position = match.end()
-    return words
+    return tokens
 
 
 def _parse_behind_source(line: str) -> Optional[Line]:
@@ -280,4 +327,12 @@ def _civil_us(year: int, month: int, day: int, clock: str) -> int:
     hours, minutes, seconds = clock.split(":")
     if not (1 <= month <= 12 and 1 <= day <= 31):
         raise ValueError(clock)
-    return calendar.timegm((year, month, day, int(hours), int(minutes), 0)) * 1000000 + _decimal_us(seconds)
+    date = (year, month, day)
+    if date not in _MIDNIGHTS:
+        if len(_MIDNIGHTS) >= _KEPT_SHAPES:
+            _MIDNIGHTS.clear()
+        _MIDNIGHTS[date] = calendar.timegm((year, month, day, 0, 0, 0))
+    return (_MIDNIGHTS[date] + int(hours) * 3600 + int(minutes) * 60) * 1000000 + _decimal_us(seconds)
+
+
+_MIDNIGHTS = {}  # type: Dict[Tuple[int, int, int], int]

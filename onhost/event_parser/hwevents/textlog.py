@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
 
-from . import emf, kmsg, leftout
+from . import emf, kmsg, leftout, programs
 from .catalogue import POLICY_PATH, Catalogue
 from .event import Builder, Moment
 from .grammar import Broken, Fact, parse
 from .pcie import PcieError, may_hold_bridge
-from .prefix import Line
+from .prefix import Line, parse_stamp
 from .quotes import read_quoted
 from .tracker import Tracker
 from .wrappers import Item, parse_document, parse_journal, parse_text
@@ -24,6 +24,7 @@ _LINE_LIMIT = 65536
 _DOCUMENT_LIMIT = 64 << 20  # of a line that is a JSON document: an export of a log group
 _BACKWARDS_US = 10 * 1000000
 _ENTRY_LINES = 512
+_KEPT_FACTS = 4096
 _JOURNAL_START = re.compile(r"__CURSOR=|\S.* \[s=[0-9a-f]{32};")
 _OBJECT_START = re.compile(r"\s*(?:\}\s*,)?\s*(?:\"[^\"]*\"\s*:)?\s*\[?\s*\{\s*$")
 _OBJECT_LINE = re.compile(r"\s*(?:[\"{}\[\],]|$)")
@@ -32,7 +33,10 @@ _JOURNAL_FIELD = re.compile(r"\s*(?P<name>_{0,2}[A-Z][A-Z0-9_]*)=(?P<value>.*)",
 
 def _may_hold(raw: bytes) -> bool:
     """A fast test whether a line can hold an event or what explains one; most lines need no more work."""
-    return b"Xid" in raw or b"XID" in raw or b"gpu-ami/event" in raw or kmsg.interesting(raw) or may_hold_bridge(raw)
+    return (
+        b"Xid" in raw or b"XID" in raw or b"gpu-ami/event" in raw or kmsg.interesting(raw) or may_hold_bridge(raw)
+        or programs.may_hold(raw)
+    )  # fmt: skip
 
 
 class _Entry:
@@ -44,20 +48,28 @@ class _Entry:
         self.lines = []  # type: List[str]
         self.number = 0  # of the line with the driver's text
         self.holds = False
+        self._field = ""
 
     def add(self, text: str, number: int) -> bool:
         """Adds a line of the file; False if it does not belong to the entry."""
         if self.is_journal:
             match = _JOURNAL_FIELD.match(text)
-            if match is None:
+            if match is not None:
+                self._field = match.group("name")
+                self.fields[self._field] = match.group("value")
+            elif text == "MESSAGE":  # journalctl -o export: a field of several lines follows its length of eight bytes
+                self._field, self.fields[text] = text, ""
+            elif self._field == "MESSAGE" and (text[:1] in (" ", "\t") or "NVRM" in text):
+                before = str(self.fields["MESSAGE"])
+                self.fields["MESSAGE"] = before + "\n" + text.strip() if before else text[8:]
+            else:
                 return False
-            self.fields[match.group("name")] = match.group("value")
         elif _OBJECT_LINE.match(text):
             self.lines.append(text)
         else:
             return False
         self.holds = self.holds or _may_hold(text.encode())
-        if not self.number and ("MESSAGE=" in text if self.is_journal else self.holds):
+        if not self.number and ("MESSAGE=" in text or text == "MESSAGE" if self.is_journal else self.holds):
             self.number = number
         return True
 
@@ -97,6 +109,9 @@ class TextParser:
         self._clocks = {}  # type: Dict[str, int]
         self._number = 0
         self._entry = None  # type: Optional[_Entry]
+        self._facts = {}  # type: Dict[str, Optional[Fact]]
+        self._is_indented = False
+        self._before = None  # type: Optional[Tuple[int, Line]]
 
     def feed(self, raw: bytes) -> Iterator[Dict[str, Any]]:
         """One line in, with or without its end; the events that are complete by now out."""
@@ -167,12 +182,28 @@ class TextParser:
         return lines
 
     def _read(self, text: str) -> List[Item]:
-        items = parse_text(text)
+        self._is_indented = text[:1] in (" ", "\t")
+        items = parse_text(text) or self._read_program(text)
         if not items and self._quoted:
             items = list(read_quoted(text))
         if not items:
             self.left_out.add_unread(text, self._number)
         return items
+
+    def _read_program(self, text: str) -> List[Item]:
+        """The line of a program of the stack that reports an event, as a line whose text names the program."""
+        message, program = programs.find_program(text) if programs.may_hold(text.encode("utf-8", "replace")) else ("", "")
+        return [parse_stamp(text)._replace(text=message, reported_by=program)] if program else []
+
+    def _with_head(self, line: Line, number: int) -> Line:
+        """A later line of a record that journalctl and dmesg print without the prefix of the first: it has the same one."""
+        is_later = (
+            self._is_indented and line.stamp is None and line.monotonic_us is None and line.origin == "unknown" and not line.host
+        )
+        if is_later and self._before is not None and self._before[0] == number - 1:
+            line = self._before[1]._replace(text=line.text)
+        self._before = (number, line)
+        return line
 
     def _end_entry(self) -> List[Tuple[int, Item]]:
         entry, self._entry = self._entry, None
@@ -191,15 +222,24 @@ class TextParser:
             else:
                 yield dict(line, line=number)
             return
+        line = self._with_head(line, number)
         if self._is_another_boot(line):
             yield from self._forget()
-        fact = parse(line.text)
+        fact = self._parse(line.text)
         self._note(line, fact, number)
         if self._is_repeat is not None and self._is_repeat(line, fact, number):
             self.left_out.add(leftout.REPEATED, number)
         elif fact is not None:
             self._tracker.feed(_moment(line, number), fact, line.clock_us)
         yield from self._tracker.release(line.clock_us, number)
+
+    def _parse(self, text: str) -> Optional[Fact]:
+        """A storm repeats few texts: each is read once."""
+        if text not in self._facts:
+            if len(self._facts) >= _KEPT_FACTS:
+                self._facts.clear()
+            self._facts[text] = parse(text)
+        return self._facts[text]
 
     def _note(self, line: Line, fact: Optional[Fact], number: int) -> None:
         if isinstance(fact, Broken):
@@ -231,6 +271,8 @@ def _moment(line: Line, number: int) -> Moment:
     }  # fmt: skip
     if line.quoted:
         fields["quoted"] = True
+    if line.reported_by:
+        fields["reported_by"] = line.reported_by
     return Moment(number, line.clock_us, line.origin, fields)
 
 

@@ -18,6 +18,7 @@ from .grammar import Driver, Fact, Identity, Lost, RateLimit, Sxid, Xid
 from .initialisation import GSP_BOOT, RM_INIT, InitFailure
 from .neuron import NeuronError
 from .pcie import Bridge, PcieError
+from .programs import FABRIC_MANAGER_FAILED, StackError
 
 LOST_WINDOW_US = 300 * 1000000
 INCIDENT_SILENCE_US = 180 * 1000000
@@ -76,6 +77,8 @@ class Tracker:
             self._feed_lost(moment, fact, now_us)
         elif isinstance(fact, InitFailure):
             self._feed_init_failure(moment, fact, now_us)
+        elif isinstance(fact, StackError):
+            self._feed_stack_error(moment, fact, now_us)
         elif isinstance(fact, (PcieError, Bridge)):
             self.pcie.learn(moment, fact)
         elif isinstance(fact, NeuronError):
@@ -196,6 +199,27 @@ class Tracker:
         event = self.builder.gpu_init_failed(moment, fact, self.driver)
         self._queue.append(_Open(moment, event, deadline, settles=True))
 
+    def _feed_stack_error(self, moment: Moment, fact: StackError, now_us: Optional[int]) -> None:
+        """Later lines of a record belong to its first; that a unit failed follows from what its program said before."""
+        for opened in reversed(self._queue):
+            event = opened.event
+            if event["kind"] != "stack_error" or not _within(opened.moment.clock_us, moment.clock_us, _ATTEMPT_US):
+                continue
+            is_same = event["code"] == fact.code or (
+                FABRIC_MANAGER_FAILED in (event["code"], fact.code) and str(event["code"]).startswith("FABRIC_MANAGER_")
+            )
+            if is_same and event["code"] == FABRIC_MANAGER_FAILED != fact.code:
+                opened.folded, opened.settles = True, False  # the line that says why comes after one that says that
+            elif is_same:
+                event["details"] = dict(fact.details, **event["details"])
+                self._drop(moment, "attempt")
+                return
+        if fact.part == 2:
+            self._drop(moment, "attempt")
+            return
+        deadline = None if now_us is None else now_us + LOST_SETTLE_US
+        self._queue.append(_Open(moment, self.builder.stack_error(moment, fact, self.driver), deadline, settles=True))
+
     def _is_first_attempt(self, opened: _Open, gpu: str) -> bool:
         """A GPU that cannot be initialised counts once, and not at all after its loss: nothing brings it back in this boot."""
         if opened.folded:
@@ -221,6 +245,14 @@ class Tracker:
         if event["kind"] == "gpu_init_failed" and not self._is_first_attempt(opened, gpu):
             self._drop(moment, "attempt")
             return None
+        if event["kind"] == "stack_error":
+            first = self._attempts.is_first("%s %s" % (moment.origin, event["code"]), moment.clock_us)
+            if str(event["code"]).startswith("FABRIC_MANAGER_"):  # that the unit failed is no second failure
+                follows = not self._attempts.is_first(moment.origin + " fabric manager", moment.clock_us)
+                first = first and not (follows and event["code"] == FABRIC_MANAGER_FAILED)
+            if opened.folded or not first:
+                self._drop(moment, "attempt")
+                return None
         if event["kind"] in ("xid", "gpu_lost", "gpu_init_failed"):
             self.pcie.explain(event, moment)
         event.update({"uuid": None, "serial": None})
@@ -278,8 +310,9 @@ class Tracker:
         cause = event.get("caused_by", code)
         if incident["root"] is None or (incident["root"] in _CONSEQUENCES and cause not in _CONSEQUENCES):
             incident["root"] = cause
-        incident["severity"] = max(incident["severity"], event["severity"], key=_weight)
-        incident["action"] = heaviest(self.builder.catalogue, [incident["action"], event["action"]])
+        if (incident["severity"], incident["action"]) != (event["severity"], event["action"]):
+            incident["severity"] = max(incident["severity"], event["severity"], key=_weight)
+            incident["action"] = heaviest(self.builder.catalogue, [incident["action"], event["action"]])
 
     def _prune(self) -> None:
         tables = (self._identity, self._partial_loss, self._rate_limits, self._fallen, self._heads, self._incidents,

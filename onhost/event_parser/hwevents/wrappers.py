@@ -27,6 +27,11 @@ _CRI = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr
 _KMSG = re.compile(r"\d{1,4},\d{1,20},\d{1,20},[^;\s]{0,120};")
 _FLUENT_BIT = re.compile(r"\[\d+\] [\w.-]+: \[{1,2}\d+(?:\.\d+)?, (?:\{\}\], ?)?(?P<rest>\{.*\})\]\s*$", re.DOTALL)
 _MEMBER = re.compile(r"\s*\"(?P<key>[@\w.]+)\"\s*:\s*(?P<text>\"(?:[^\"\\]|\\.)*\")\s*,?\s*$", re.DOTALL)
+# Later lines of a record of the driver (nv.c): part of what stands before them, not lines of their own.
+_LATER_LINE = re.compile(
+    r"\n\s*(NVRM:\s*(?:\(PCI ID: |fallen off the bus|installed in this system|nvidia\.ko because|System Processor|this kernel module has|"
+    r"has the version|the version|make sure that|kernel module and all|components have|have the same version))"
+)
 _JOURNAL_MESSAGE = re.compile(r"\s*MESSAGE=(?P<rest>.*)", re.DOTALL)
 _TEXT_KEYS = ("log", "message", "msg", "@message", "_raw", "line", "event", "text", "textPayload", "body", "content",
               "short_message", "full_message", "stringValue", "value", "SyslogMessage")  # fmt: skip
@@ -51,12 +56,14 @@ _SOURCE_KEYS = ("source", "unit", "logger_source", "filename", "file", "path", "
 _KERNEL_SOURCE = re.compile(r"(?:^|[^a-z])(?:kernel|kern|kmsg|dmesg|messages|syslog)(?:$|[^a-z])")
 _SUSPECT = "suspect"  # a program's record; one inside it that names the kernel as its source is still the kernel's
 _OTHER_TRANSPORTS = ("syslog", "stdout", "journal", "audit", "driver")
-_EVENT_KINDS = {"xid": int, "sxid": int, "gpu_lost": int, "neuron": str, "gpu_init_failed": str}
+_EVENT_KINDS = {"xid": int, "sxid": int, "gpu_lost": int, "neuron": str, "gpu_init_failed": str, "stack_error": str}
 
 
 def parse_text(text: str) -> List[Item]:
     """The kernel's lines, and events of our own JSON log, in one line of a file; often empty."""
-    return list(_unwrap(_ANSI.sub("", text).strip("\r\n\0"), 0))
+    if "\x1b" in text or "#033" in text or "^[" in text or "\ufeff" in text:
+        text = _ANSI.sub("", text)
+    return list(_unwrap(text.strip("\r\n\0"), 0))
 
 
 def parse_document(text: str) -> List[Item]:
@@ -218,7 +225,7 @@ def _walk_object(document: Document, depth: int, evidence: str) -> Iterator[Item
 
 def _lines_of(text: str, depth: int) -> Iterator[Item]:
     """A shipper may join lines. Of several, each has to be the kernel's by its prefix: a program may have quoted one in a report."""
-    lines = text.strip("\r\n").splitlines()
+    lines = _LATER_LINE.sub(r"\\x0a\1", text.strip("\r\n")).splitlines()
     if len(lines) < 2:
         yield from _unwrap(text, depth)
         return

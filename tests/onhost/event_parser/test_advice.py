@@ -225,4 +225,4 @@ def test_heavier_actions_rank_higher() -> None:
 
 
 def test_catalogue_version_was_raised() -> None:
-    assert CATALOGUE.version.partition("+")[0] == "2026.11.22"
+    assert CATALOGUE.version.partition("+")[0] == "2026.11.27"

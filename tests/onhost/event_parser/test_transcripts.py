@@ -16,7 +16,7 @@ TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 XIDS = yaml.safe_load((TRANSCRIPTS / "xids.yml").read_text(encoding="utf-8"))
 STORIES = [
     story
-    for name in ("stories.yml", "initialisation.yml")
+    for name in ("stories.yml", "initialisation.yml", "programs.yml")
     for story in yaml.safe_load((TRANSCRIPTS / name).read_text(encoding="utf-8"))
 ]
 NEGATIVES = yaml.safe_load((TRANSCRIPTS / "negatives.yml").read_text(encoding="utf-8"))
