@@ -105,12 +105,16 @@ class Completed:
     seconds: float
 
 
-def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def clean_environment(extra: Mapping[str, str] | None = None, without: tuple[str, ...] = ()) -> dict[str, str]:
     """This process's environment, without what changes a tool's output, plus `extra`.
+
+    without: beginnings of further variables that are not passed on.
 
     PYTHONPYCACHEPREFIX is not passed on: in the tree of an image, packages would compile their files to that folder.
     """
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG", _PYTHON_CACHE))}
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG", _PYTHON_CACHE, *without))
+    }
     return kept | {"LC_ALL": "C.UTF-8"} | dict(extra or {})
 
 
@@ -133,6 +137,7 @@ def spawn(
     command: Sequence[str | Path],
     *,
     env: Mapping[str, str] | None = None,
+    without: tuple[str, ...] = (),
     cwd: Path | None = None,
     stdin: int = subprocess.DEVNULL,
     stdout: int | None = subprocess.DEVNULL,
@@ -149,7 +154,7 @@ def spawn(
     try:
         return subprocess.Popen(
             words,
-            env=clean_environment(env),
+            env=clean_environment(env, without),
             cwd=cwd,
             stdin=stdin,
             stdout=stdout,
@@ -205,6 +210,7 @@ def run(
     *,
     timeout: float,
     env: Mapping[str, str] | None = None,
+    without: tuple[str, ...] = (),
     cwd: Path | None = None,
     check: bool = True,
     on_line: Callable[[str], object] | None = None,
@@ -216,16 +222,17 @@ def run(
 ) -> Completed:
     """Runs a command to its end.
 
-    `on_start` gets the process, so that another thread can `stop` it. `on_line` gets every line of output as it comes
-    (stderr joined into stdout). With `check`, a non-zero end raises `error` with the copy-pasteable command and the
-    last lines. Past `timeout` seconds, or on Ctrl-C, the whole process group gets `stop_with` and, `grace` seconds
-    later or at another Ctrl-C, SIGKILL; `on_kill` is called before that.
+    `env`, `without`: as clean_environment has them. `on_start` gets the process, so that another thread can `stop` it.
+    `on_line` gets every line of output as it comes (stderr joined into stdout). With `check`, a non-zero end raises
+    `error` with the copy-pasteable command and the last lines. Past `timeout` seconds, or on Ctrl-C, the whole process
+    group gets `stop_with` and, `grace` seconds later or at another Ctrl-C, SIGKILL; `on_kill` is called before that.
     """
     words = tuple(str(word) for word in command)
     started = time.monotonic()
     process = spawn(
         words,
         env=env,
+        without=without,
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT if on_line else subprocess.PIPE,

@@ -9,6 +9,7 @@ nothing about the image.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import gc
 import os
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validator import deadline, evidence, selection, waivers
+from validator import deadline, evidence, isolation, selection, waivers
 from validator.observe import Observe, judge, unproven
 from validator.plan import load_plan
 from validator.results import (
@@ -85,6 +86,11 @@ class Run:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     selection.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    isolation.admit_named_only(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -244,8 +250,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitC
         return
     run.journal.close()
     waiver_records: list[WaiverRecord] = []
+    programs, isolated = isolation.programs(config, session.items), isolation.is_isolated(config)
     for host_run in run.hosts.values():
-        results = _results(host_run, run, config)
+        results = dataclasses.replace(_results(host_run, run, config), programs=programs, isolated=isolated)
         waiver_records += results.waivers
         path = _of_host(config.getoption("results"), host_run.name, run)
         if path is not None:

@@ -111,6 +111,20 @@ class Replica(Record):
 
 
 @dataclass(frozen=True)
+class Program(Record):
+    """A program that took part in a run of the checks, beside Python and installed libraries.
+
+    kind: plugin, conftest, checks (a file of them), or module (one that was loaded from elsewhere). digest: `sha256:…`
+    of its file. named: it is ours, or the command line of the run names it or its folder.
+    """
+
+    kind: str
+    name: str
+    digest: str
+    named: bool
+
+
+@dataclass(frozen=True)
 class WaiverRecord(Record):
     """A waiver as results and reports show it. expires: ISO date of the last day on which it counts."""
 
@@ -211,13 +225,19 @@ class CheckRecord:
 
 @dataclass(frozen=True)
 class HostResults:
-    """All checks of one host, its replicas, and facts that identify the machine."""
+    """All checks of one host, its replicas, and facts that identify the machine.
+
+    programs: that took part; none if that is not known. isolated: nothing of the caller's folder or environment could
+    take part that the command line does not name (validator.isolation).
+    """
 
     host: str
     checks: tuple[CheckRecord, ...] = ()
     replicas: tuple[Replica, ...] = ()
     facts: Mapping[str, object] = field(default_factory=dict)
     waivers: tuple[WaiverRecord, ...] = ()
+    programs: tuple[Program, ...] = ()
+    isolated: bool = False
 
     def to_json(self) -> dict[str, object]:
         """The document checks.json."""
@@ -236,6 +256,7 @@ class HostResults:
             checks=lambda value: each(value, CheckRecord, f"{where}: checks"),
             replicas=lambda value: each(value, Replica, f"{where}: replicas"),
             waivers=lambda value: each(value, WaiverRecord, f"{where}: waivers"),
+            programs=lambda value: each(value, Program, f"{where}: programs"),
         )
 
     def write(self, path: Path) -> None:

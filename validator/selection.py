@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Collection
 from typing import Any
 
-from validator import tiers
+from validator import isolation, tiers
 from validator.results import CheckRecord
 
 
@@ -79,6 +79,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--serial", action="store_true", help="run one check after the other, with one round trip for each command"
     )
+    isolation.add_option(group)
     group.addoption("--connect-timeout", type=float, default=15.0, help="seconds for a host to answer [%(default)s]")
 
 

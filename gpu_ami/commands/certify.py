@@ -15,7 +15,8 @@ _EPILOG = """\
 Reads OUT/report.json. Writes OUT/report.html and, if the report is a PASS, OUT/certificate.json and certificate.md.
 Also writes OUT/bom.cdx.json (CycloneDX 1.6): packages, kernel modules and files of the image.
 Levels: rehearsed (simulated hardware or a replica was used) < certified (real hardware, vendor packages, and an Xid
-of the kernel driver). --sign also writes OUT/certificate.dsse.json, which `gpu-ami verify` verifies: an in-toto
+of the kernel driver). A report in which a plugin, a conftest.py or checks took part that nobody named is refused:
+exit code 6. --sign also writes OUT/certificate.dsse.json, which `gpu-ami verify` verifies: an in-toto
 statement of certificate, report, bill of materials, inventory, AMI and snapshots. Exit codes: as gpu-ami validate.
 See docs/certificate.md and docs/release.md.
 
@@ -26,6 +27,9 @@ examples:
   gpu-ami certify out/debian12-gpu --scan 'grype sbom:{sbom} --fail-on high' --waivers waivers.yml
   gpu-ami certify out/debian12-gpu --sign awskms:///alias/gpu-ami-release --where aws.yml
 """
+
+
+_REFUSED = 6
 
 
 def register(subparsers: Any) -> None:
@@ -47,6 +51,7 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import pipeline
     from gpu_ami.cloud import Cloud, load_place
+    from gpu_ami.report import certificate as certificates
     from gpu_ami.report import document, writer
 
     out = options.existing_plan(args.out)
@@ -57,4 +62,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     before = options.image_before(args, cloud)
     report = pipeline.scan_stage(report, out, scans, args.waivers)
     certificate = pipeline.certify_stage(report, out, signers, cloud, options.comparison(before, out))
-    return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
+    refusal = certificates.refusal(report) if report.exit_code == 0 else ""
+    text = writer.summary_text(report, certificate, out)
+    if refusal:
+        hint = "run `gpu-ami validate` again; --checks names your own checks"
+        text = f"{text}\nno certificate: {refusal}\n  → {hint}"
+    return Outcome(text, certificate.to_json(), _REFUSED if refusal else report.exit_code)

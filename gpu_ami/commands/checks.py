@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
     from validator.results import CheckRecord
 
-_COLLECT_SECONDS = 120.0
 _EPILOG = """\
 Lists every check that an image may have; which of them run depends on its plan. Connects to no host.
 
@@ -69,7 +68,7 @@ def list_checks(folders: Sequence[Path] = ()) -> list[CheckRecord]:
     """Our checks, and those of a user's folders, in pytest's order. UsageError: a folder has none, or is broken."""
     import validator
     from gpu_ami import process
-    from gpu_ami.validate import PYTEST, PYTEST_ENVIRONMENT
+    from gpu_ami.validate import collect
     from validator.results import HostResults
 
     missing = [str(folder) for folder in folders if not folder.exists()]
@@ -78,9 +77,8 @@ def list_checks(folders: Sequence[Path] = ()) -> list[CheckRecord]:
     own = Path(validator.__file__).parent / "checks"
     with tempfile.TemporaryDirectory(prefix="gpu-ami-") as folder:
         results = Path(folder) / "checks.json"
-        options = ["--collect-only", "--provoke-xid", "--hosts=ssh://nobody@127.0.0.1:9", f"--results={results}"]
-        command = [*PYTEST, *options, str(own), *map(str, folders)]
-        done = process.run(command, timeout=_COLLECT_SECONDS, env=PYTEST_ENVIRONMENT, check=False)
+        options = ["--provoke-xid", f"--results={results}"]
+        done = collect(options, [own, *folders])
         if done.returncode != 0 or not results.exists():
             names = ", ".join(map(str, folders)) or str(own)
             hint = "a folder holds testinfra files: test_*.py, with functions test_*"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gpu_ami.release import comparison as comparisons
     from gpu_ami.release import image_description
 
-_COLLECT_SECONDS = 120.0
 _MOST_NODES = 64
 LAYERS = ("none", "auto", "all")  # of gpu_ami.build.layering
 BUILDERS = ("auto", "sandbox", "machine")  # of gpu_ami.build.builder
@@ -286,11 +285,9 @@ def _require_checks(folders: Sequence[Path]) -> None:
     if not folders:
         return
     from gpu_ami import process
-    from gpu_ami.validate import PYTEST, PYTEST_ENVIRONMENT
+    from gpu_ami.validate import collect
 
-    # Nothing is connected to: the host is there so that what asks for one can be collected.
-    command = [*PYTEST, "--collect-only", "--hosts=ssh://nobody@127.0.0.1:9", *map(str, folders)]
-    done = process.run(command, timeout=_COLLECT_SECONDS, env=PYTEST_ENVIRONMENT, check=False)
+    done = collect([], folders)
     if done.returncode != 0:
         names = ", ".join(map(str, folders))
         hint = "--checks takes folders of testinfra files: test_*.py, with functions test_*"

@@ -250,10 +250,26 @@ def report_digest(document: Mapping[str, object]) -> str:
     return "sha256:" + hashlib.sha256(canonical.encode(errors="backslashreplace")).hexdigest()
 
 
+def refusal(report: Report) -> str:
+    """Why a PASS gets no certificate: a program that nobody named took part in the proof. "" where it may get one."""
+    for host in report.hosts:
+        unnamed = [f"{entry.kind} {entry.name} ({entry.digest})" for entry in host.programs if not entry.named]
+        if unnamed:
+            return f"{host.name}: {', '.join(unnamed)} took part in the proof, and the command line does not name it"
+        if host.programs and not host.isolated:
+            return f"{host.name}: its checks ran in pytest with the plugins and configuration of the caller"
+    return ""
+
+
+def _is_isolation_known(report: Report) -> bool:
+    """Reports of version 0.2.0 and before do not list the programs; their certificates stay what they are."""
+    return all(host.programs and host.isolated for host in report.hosts if host.checks)
+
+
 def level_of(report: Report) -> str:
     """The level that a report supports: certified, rehearsed or none."""
     booted = [host for host in report.hosts if not host.offline]
-    if report.verdict != PASS or not booted:  # files alone: nothing was booted
+    if report.verdict != PASS or not booted or refusal(report):  # files alone: nothing was booted
         return NONE
     # On real hardware a report is a PASS only with an Xid of the kernel driver: HostReport.lacks_kernel_xid.
     real = (
@@ -282,6 +298,8 @@ def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
     lines += carried_lines(report)
     lines += [_tier_line(tier) for tier in report.tiers]
     lines += _cluster_lines(report)
+    if not _is_isolation_known(report):
+        lines.append("what took part in the proof beside the image's checks: the report does not list it")
     machines: dict[str, list[str]] = {}  # machines by sentence, so that each sentence stands once
     for host in report.hosts:
         for line in _open(host, report):

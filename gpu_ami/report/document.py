@@ -16,7 +16,16 @@ from gpu_ami.files import read_document
 from gpu_ami.report import left_out
 from gpu_ami.report.left_out import LeftOut
 from validator import results
-from validator.results import CheckRecord, HostResults, InvalidRecord, Replica, Verdict, WaiverRecord, WaiverState
+from validator.results import (
+    CheckRecord,
+    HostResults,
+    InvalidRecord,
+    Program,
+    Replica,
+    Verdict,
+    WaiverRecord,
+    WaiverState,
+)
 from validator.tiers import NODE, SEVERAL_NODES, TIERS, Tier
 
 SCHEMA = "gpu-ami/report/2"
@@ -94,6 +103,7 @@ class HostReport:
     machine (tier T0). left_behind: what could not be removed afterwards. machine_seconds: from the launch to the order
     to terminate; cost_usd: of that time at On-Demand prices, None where the price is unknown.
     attempts: to launch it. deadlines: seconds that it had to boot, to stop, and to be seen in CloudWatch.
+    programs, isolated: of all passes, as HostResults has them.
     """
 
     instance_type: str
@@ -113,6 +123,8 @@ class HostReport:
     cost_usd: float | None = None
     attempts: tuple[LaunchAttempt, ...] = ()
     deadlines: Mapping[str, float] = field(default_factory=dict)
+    programs: tuple[Program, ...] = ()
+    isolated: bool = False
 
     @property
     def name(self) -> str:
@@ -131,13 +143,20 @@ class HostReport:
             replicas=host_results.replicas,
             facts={**self.facts, **host_results.facts},
             waivers=host_results.waivers,
+            programs=host_results.programs,
+            isolated=host_results.isolated,
         )
+
+    def _joined(self, host_results: HostResults) -> HostReport:
+        """With the programs of a further pass."""
+        programs = tuple(dict.fromkeys((*self.programs, *host_results.programs)))
+        return replace(self, programs=programs, isolated=self.isolated and host_results.isolated)
 
     def with_results_after(self, host_results: HostResults, restart: str) -> HostReport:
         """With the results of a pass after a restart; a waiver that one pass used counts as used."""
         facts = {key: host_results.facts.get(key) for key in ("boot_id", "kernel", "transport")}
         return replace(
-            self,
+            self._joined(host_results),
             checks=(*self.checks, *host_results.checks),
             waivers=self._merged(host_results.waivers),
             facts={**self.facts, f"after {restart}": facts},
@@ -156,7 +175,8 @@ class HostReport:
 
     def with_own_pass(self, host_results: HostResults) -> HostReport:
         """With the results of the checks of several machines, or of a node in its cluster."""
-        return replace(self, checks=(*self.checks, *host_results.checks), waivers=self._merged(host_results.waivers))
+        checks = (*self.checks, *host_results.checks)
+        return replace(self._joined(host_results), checks=checks, waivers=self._merged(host_results.waivers))
 
     def with_checks(self, *checks: CheckRecord) -> HostReport:
         return replace(self, checks=(*self.checks, *checks))
@@ -267,6 +287,7 @@ class HostReport:
             replicas=lambda value: results.each(value, Replica, f"{where}: replicas"),
             waivers=lambda value: results.each(value, WaiverRecord, f"{where}: waivers"),
             attempts=lambda value: results.each(value, LaunchAttempt, f"{where}: attempts"),
+            programs=lambda value: results.each(value, Program, f"{where}: programs"),
             error_verdict=lambda value: Verdict(value) if value else None,
             restarts=tuple,
         )

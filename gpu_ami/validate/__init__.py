@@ -16,6 +16,6 @@ machine_group        several machines of one type: launch, boots, checks of tier
 
 from gpu_ami.validate.machines import REBOOT, RESTARTS, parse
 from gpu_ami.validate.proof import BUSY, Proof, site_checks
-from gpu_ami.validate.validator_process import PYTEST, PYTEST_ENVIRONMENT, Target
+from gpu_ami.validate.validator_process import Target, collect
 
-__all__ = ["BUSY", "PYTEST", "PYTEST_ENVIRONMENT", "REBOOT", "RESTARTS", "Proof", "Target", "parse", "site_checks"]
+__all__ = ["BUSY", "REBOOT", "RESTARTS", "Proof", "Target", "collect", "parse", "site_checks"]

@@ -17,6 +17,7 @@ from gpu_ami.errors import GpuAmiError, MachineError
 from gpu_ami.files import data_dir
 from gpu_ami.plan import SITE_FOLDER
 from gpu_ami.validate.machines import deadlines
+from validator import isolation
 from validator.file_account import KEPT_FILE
 from validator.results import HostResults, InvalidRecord, journal_of, read_journal
 
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
     from gpu_ami.cloud import Place
 
-# Other plugins and options that happen to be installed or set would change the results.
+# Other plugins and options that happen to be installed or set would change the results (validator/isolation.py).
 PYTEST = (
-    sys.executable, "-m", "pytest",
+    sys.executable, *isolation.PYTHON_ARGUMENTS, "-m", "pytest", *isolation.ARGUMENTS,
     "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "--color=no", "--tb=short",
 )  # fmt: skip
-PYTEST_ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": ""}
 _COMPLETED = (0, 1)  # pytest's exit status: all passed, or some failed; with any other the run did not complete
 HOST_SECONDS = 1800.0  # one host's checks, all together: metrics may take 15 minutes to arrive
+_COLLECT_SECONDS = 120.0
 RESULTS_FILE = "checks.json"
 LOG_FILE = "validator.log"
 
@@ -118,11 +119,20 @@ def _run(
             command,
             timeout=HOST_SECONDS + more_seconds,
             env=environment,
+            without=isolation.CALLERS_VARIABLES,
             check=False,
             on_line=keep,
             error=MachineError,
             on_start=on_start,
         )
+
+
+def collect(options: Sequence[str], checks: Sequence[Path]) -> process.Completed:
+    """A validator that lists checks and runs none. The address is there for what asks for a host; nothing connects."""
+    hosts = "--hosts=ssh://nobody@127.0.0.1:9"
+    command = [*PYTEST, "--collect-only", hosts, *options, *(str(path.absolute()) for path in checks)]
+    without = isolation.CALLERS_VARIABLES
+    return process.run(command, timeout=_COLLECT_SECONDS, env=isolation.VARIABLES, without=without, check=False)
 
 
 def partial_results(folder: Path, host: str) -> HostResults:
@@ -167,7 +177,8 @@ def command_line(
     # -vv: a line a check, for CheckOutput.
     named = [f"{option}={value}" for option, value in values.items() if value]
     named += [f"--roles-path={path}" for path in roles_folders(plan_file)]
-    return [*PYTEST, "-vv", *named, *options, Path(validator.__file__).parent / "checks", *checks]
+    own = Path(validator.__file__).parent / "checks"
+    return [*PYTEST, "-vv", *named, *options, own, *(path.absolute() for path in checks)]
 
 
 def roles_folders(plan_file: Path | None) -> list[Path]:
@@ -178,4 +189,4 @@ def roles_folders(plan_file: Path | None) -> list[Path]:
 
 def environment(place: Place | None) -> dict[str, str]:
     """The environment of a validator: pytest's, and the place's own keys where it has some."""
-    return PYTEST_ENVIRONMENT | (place.keys() if place else {})
+    return isolation.VARIABLES | (place.keys() if place else {})

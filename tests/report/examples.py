@@ -16,7 +16,7 @@ from gpu_ami.report.document import (
     ReportLayer,
     Stage,
 )
-from validator.results import CarriedOver, CheckRecord, Hop, Replica, Verdict, WaiverRecord, WaiverState
+from validator.results import CarriedOver, CheckRecord, Hop, Program, Replica, Verdict, WaiverRecord, WaiverState
 
 ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser", "hygiene"]
 KERNEL_XID = {"kind": "xid", "code": 31, "origin": "kernel"}
@@ -32,6 +32,9 @@ def a_check(role: str, verdict: str = "PASS", **changes: Any) -> CheckRecord:
     return replace(record, **changes)
 
 
+PROGRAMS = (Program("plugin", "validator.plugin", f"sha256:{64 * '0'}", True),)
+
+
 def core_checks(**verdicts: str) -> tuple[CheckRecord, ...]:
     """A check of each core role; that of xid followed an Xid of the kernel's."""
     events: dict[str, dict[str, Any]] = {"xid": {"event": KERNEL_XID}}
@@ -42,7 +45,9 @@ def a_host(instance_type: str = "g5.12xlarge", *further: CheckRecord, **verdicts
     boot = {"running": 2.0, "ssh": 20.0, "systemd": 30.0}
     facts = {"hardware": "real", "kernel": "6.1.0", "boot_id": "b-1"}
     checks = (*core_checks(**verdicts), *further)
-    return HostReport(instance_type, "i-1", "ssh://admin@127.0.0.2:2222", boot, checks, facts=facts)
+    return HostReport(
+        instance_type, "i-1", "ssh://admin@127.0.0.2:2222", boot, checks, facts=facts, programs=PROGRAMS, isolated=True
+    )
 
 
 def error_host() -> HostReport:
@@ -68,7 +73,7 @@ def offline(*, accounted: str = "", **verdicts: str) -> HostReport:
     checks = tuple(a_check(role, verdict, tier="T0") for role, verdict in verdicts.items())
     if accounted:
         checks = (*checks, a_check("file_account", accounted, id=EVERY_FILE, tier="T0"))
-    return HostReport("", host="image-files", checks=checks, offline=True)
+    return HostReport("", host="image-files", checks=checks, offline=True, programs=PROGRAMS, isolated=True)
 
 
 def tiered(**verdicts: str) -> HostReport:

@@ -11,9 +11,11 @@ import pytest
 from gpu_ami import pipeline
 from gpu_ami.errors import UsageError
 from gpu_ami.report import certificate, document, writer
+from gpu_ami.report.certificate import CERTIFIED, NONE, certify, level_of, refusal
 from gpu_ami.report.document import HostReport, Report
 from tests.report.examples import (
     KERNEL_XID,
+    PROGRAMS,
     WAIVER,
     a_check,
     a_host,
@@ -25,7 +27,7 @@ from tests.report.examples import (
     tiered,
     unavailable_host,
 )  # fmt: skip
-from validator.results import Hop, Replica, WaiverState
+from validator.results import Hop, Program, Replica, WaiverState
 
 REPLICA = Replica("nvidia-open-dkms", "1", "a replica")
 
@@ -207,3 +209,33 @@ def test_conditions_of_the_rehearsal_are_stated() -> None:
     )
     plain = certificate.certify(a_report(a_host(), simulated=True))
     assert "| conditions |" not in certificate.markdown(plain)
+
+
+@pytest.mark.parametrize(
+    ("programs", "isolated", "reason"),
+    [
+        (
+            (*PROGRAMS, Program("conftest", "/x/conftest.py", "sha256:0", False)),
+            True,
+            "conftest /x/conftest.py",
+        ),
+        (
+            (*PROGRAMS, Program("plugin", "evil", "sha256:0", False)),
+            True,
+            "plugin evil (sha256:0) took part",
+        ),
+        (PROGRAMS, False, "with the plugins and configuration of the caller"),
+        (PROGRAMS, True, ""),
+    ],
+)
+def test_a_proof_in_which_others_took_part_gets_no_certificate(
+    programs: tuple[Program, ...], isolated: bool, reason: str
+) -> None:
+    report = a_report(replace(a_host(), programs=programs, isolated=isolated))
+    assert reason in refusal(report) and bool(refusal(report)) == bool(reason)
+    assert level_of(report) == (NONE if reason else CERTIFIED)
+
+
+def test_a_report_that_does_not_list_its_programs_is_named() -> None:
+    certificate = certify(a_report(replace(a_host(), programs=(), isolated=False)))
+    assert [line for line in certificate.not_proven if "took part in the proof" in line]

@@ -1,0 +1,96 @@
+"""Attempt 2: files and variables of the folder in which a host is validated take no part in the proof."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attacks.conftest import GpuAmi
+from tests.validator.conftest import Sshd
+
+pytestmark = pytest.mark.slow
+_EVIL = "import os, pathlib\npathlib.Path(os.environ['MARK']).write_text(__name__)\n"
+_PASSES = f"{_EVIL}\ndef pytest_pyfunc_call(pyfuncitem):\n    return True\n"
+# Files of the folder → content; checks/ is what the user names with --checks.
+FILES = {
+    "conftest.py": _PASSES,
+    "secrets.py": _EVIL,
+    "json.py": _EVIL,
+    "testinfra.py": _EVIL,
+    "evil.py": _PASSES,
+    "pyproject.toml": '[tool.pytest.ini_options]\naddopts = "-n auto -k nothing"\n',
+    "checks/secrets.py": _EVIL,
+    "checks/shlex.py": _EVIL,
+}
+CONFIGURATIONS = {
+    "pytest.ini": "[pytest]\naddopts = --deselect checks/test_mine.py -m nothing\n",
+    "tox.ini": "[pytest]\npython_functions = none_*\naddopts = -p evil\n",
+}
+VARIABLES = {
+    "PYTEST_PLUGINS": "evil",
+    "PYTEST_ADDOPTS": "--deselect checks/test_mine.py -k nothing",
+    "PYTHONOPTIMIZE": "2",
+}
+_CHECKS = "def test_fails(host):\n    assert host.run('echo seen').stdout == 'other'\n"
+
+
+def validate(gpu_ami: GpuAmi, sshd: Sshd, folder: Path, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """The report of a host whose only selected check fails."""
+    checks = folder / "checks"
+    checks.mkdir(exist_ok=True)
+    (checks / "test_mine.py").write_text(_CHECKS)
+    address = f"{getpass.getuser()}@127.0.0.1:{sshd.port}"
+    words = ("validate", "--host", address, "-i", sshd.key, "--checks", "checks", "-k", "test_fails", "-q")
+    done = gpu_ami(*words, cwd=folder, env={"MARK": str(folder / "mark")} | (env or {}))
+    assert done.returncode == 1, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads((folder / "out" / "host" / "report.json").read_text())
+    return report
+
+
+def verdicts(host: dict[str, Any]) -> dict[str, str]:
+    """Those of checks that ran: restarts were not asked for."""
+    return {check["id"]: check["verdict"] for check in host["checks"] if not check["id"].startswith("boot::")}
+
+
+def unnamed(host: dict[str, Any]) -> list[str]:
+    return [program["name"] for program in host["programs"] if not program["named"]]
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+def test_files_and_variables_of_the_caller_do_nothing(
+    configuration: str, gpu_ami: GpuAmi, sshd: Sshd, tmp_path: Path
+) -> None:
+    folder = tmp_path / "project"
+    for file, text in (FILES | {configuration: CONFIGURATIONS[configuration]}).items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)
+    (host,) = validate(gpu_ami, sshd, folder, VARIABLES)["hosts"]
+    assert not (folder / "mark").exists(), (folder / "mark").read_text()
+    assert verdicts(host) == {"test_mine::test_fails": "FAIL"}
+    assert host["isolated"] and unnamed(host) == []
+
+
+def test_a_conftest_of_a_named_folder_is_listed(gpu_ami: GpuAmi, sshd: Sshd, tmp_path: Path) -> None:
+    """Its owner may do all that checks do; the report says that it was there, and from which content."""
+    (tmp_path / "checks").mkdir()
+    (tmp_path / "checks" / "conftest.py").write_text("import helper\n")
+    (tmp_path / "checks" / "helper.py").write_text("")
+    (host,) = validate(gpu_ami, sshd, tmp_path)["hosts"]
+    listed = {(program["kind"], Path(program["name"]).name): program for program in host["programs"]}
+    assert {("conftest", "conftest.py"), ("checks", "test_mine.py"), ("module", "helper.py")} <= set(listed)
+    assert ("plugin", "validator.plugin") in listed and any(name.startswith("pytest ") for _, name in listed)
+    assert unnamed(host) == [] and all(program["digest"].startswith("sha256:") for program in listed.values())
+
+
+def test_a_package_above_a_named_folder_is_listed_as_unnamed(gpu_ami: GpuAmi, sshd: Sshd, tmp_path: Path) -> None:
+    """Python runs the package that a check is in. Such a run gets no certificate (tests/report/test_certificate.py)."""
+    folder = tmp_path / "project"
+    (folder / "checks").mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "checks" / "__init__.py").write_text("")
+    (host,) = validate(gpu_ami, sshd, folder)["hosts"]
+    assert unnamed(host) == [str(folder / "__init__.py")]
