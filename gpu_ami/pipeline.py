@@ -246,9 +246,9 @@ def build_stage(
 def _note_use(ami: str, out: Path, session: Session) -> None:
     """Where the place keeps images as files: the image stays while a document in the output folder names it."""
     if session.images:
-        from localregion.images import references
+        from localregion import housekeeping
 
-        references.note(session.images, ami, out)
+        housekeeping.note(session.images, ami, out)
 
 
 def was_built(plan: Plan, out: Path) -> bool:

@@ -4,7 +4,7 @@ region               the region from outside: up, down, status, console
 server               the daemon of a region
 control              the daemon's control socket
 state                what a region keeps on disk; removes what a killed region left
-network              its loopback addresses, and the services that a guest reaches
+loopback             its loopback addresses, and the services that a guest reaches
 space                free space on the host's disk, before a boot and a build
 housekeeping         what takes disk space; removes what nothing needs
 architectures        x86_64 and arm64: their programs on this host, the packages that needs

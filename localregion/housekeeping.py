@@ -1,14 +1,20 @@
 """What takes disk space in the home of the local region, and the removal of what nothing needs.
 
-A finished image stays while a document refers to it (`images.references`), an instance was launched from it, a living
+A finished image stays while a document refers to it (below), an instance was launched from it, a living
 run made it, or it is among the newest of its recipe. Base images, layers and packages of the mirror are made again when
 they are needed, so only their age and their users count. Two runs at once take turns; a region that is up deregisters
 its images itself, as EC2 would.
+
+Which output folders refer to an AMI of the local region: its builds, reports, certificates and publications.
+
+A stage that uses an AMI notes its output folder beside the image (`images/<ami>/referenced-by`, one path a line). What
+counts is what the folder says now: a folder that is gone, or whose files name another AMI, refers to nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import time
@@ -22,7 +28,6 @@ from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.files import locked
 from gpu_ami.progress import Progress
 from localregion import region, space
-from localregion.images import references
 from localregion.state import ImageRecord, Layout, load_images
 
 UNUSED = timedelta(days=7)  # base images, layers and packages that no command used for so long go
@@ -144,7 +149,7 @@ def _images(layout: Layout, policy: Policy) -> Iterator[Item]:
         kind, group = ("layer-image", f"{recipe}/{layer}") if layer else ("image", recipe)
         age = _seconds_since(record.creation_date)
         needed_by = _needed_by(layout, record, policy, instances, alive)
-        if not needed_by and not references.known(layout.images, record.id) and not policy.older_than:
+        if not needed_by and not known(layout.images, record.id) and not policy.older_than:
             needed_by = "no output folder is known for it; removed by age alone (--older-than)"
         if not needed_by:
             kept[group] = kept.get(group, 0) + 1
@@ -162,7 +167,7 @@ def _needed_by(layout: Layout, record: ImageRecord, policy: Policy, instances: d
         return f"instance {instances[record.id]} was launched from it"
     if record.tags.get(runs.TAG_RUN) in alive:
         return f"run {record.tags[runs.TAG_RUN]} is alive"
-    documents = references.referring(layout.images, record.id, policy.folders)
+    documents = referring(layout.images, record.id, policy.folders)
     return f"{documents[0]} names it" if documents else ""
 
 
@@ -273,3 +278,54 @@ def _seconds_since(moment: str) -> float:
 
 def total(items: Iterable[Item]) -> int:
     return sum(item.bytes for item in items)
+
+
+FILE = "referenced-by"
+# The files of an output folder that name the AMI they are about.
+DOCUMENTS = ("build.json", "report.json", "certificate.json", "publication.json")
+_MOST_BYTES = 64 * 1024**2  # of a document; a larger one counts as one that refers
+
+
+def note(images: Path, ami: str, folder: Path) -> None:
+    """Notes that the output folder uses an AMI; images: folder of the AMIs. One that is gone is not an error."""
+    line = f"{folder.resolve()}\n"
+    with contextlib.suppress(FileNotFoundError), (images / ami / FILE).open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if line not in file:
+            file.write(line)
+
+
+def known(images: Path, ami: str) -> bool:
+    """Whether a folder was ever noted for an AMI; not if Packer by hand or an earlier version made it."""
+    return (images / ami / FILE).exists()
+
+
+def referring(images: Path, ami: str, folders: Iterable[Path] = ()) -> list[Path]:
+    """The documents that name an AMI: in the folders that were noted for it, and in these."""
+    seen = dict.fromkeys([*_noted(images, ami), *(folder.resolve() for folder in folders)])
+    return [document for folder in seen for document in _documents(folder) if _names(document, ami)]
+
+
+def _noted(images: Path, ami: str) -> list[Path]:
+    try:
+        return [Path(line) for line in (images / ami / FILE).read_text(encoding="utf-8").splitlines() if line]
+    except OSError:
+        return []
+
+
+def _documents(folder: Path) -> Iterator[Path]:
+    for name in DOCUMENTS:
+        with contextlib.suppress(OSError):
+            if (folder / name).is_file():
+                yield folder / name
+
+
+def _names(document: Path, ami: str) -> bool:
+    """Whether a document names the AMI; one that cannot be read or is too large is taken to name it."""
+    try:
+        return document.stat().st_size > _MOST_BYTES or ami.encode() in document.read_bytes()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True

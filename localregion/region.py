@@ -36,8 +36,8 @@ from gpu_ami.process import ProcessIdentity, end, spawn
 from gpu_ami.progress import Progress
 from localregion import control, kubernetes, space, state
 from localregion.control import InstanceStatus, MirrorDescription, RegionDescription
+from localregion.loopback import API_ADDRESS, ARCHIVES, CLUSTER_ADDRESS, MIRROR_ADDRESS
 from localregion.machines import read_console
-from localregion.network import API_ADDRESS, ARCHIVES, CLUSTER_ADDRESS, MIRROR_ADDRESS
 from localregion.state import CALLER, LIFELINE, Layout, load_images
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from gpu_ami.progress import Progress
 from localregion import state
 from localregion.architectures import ARCHITECTURES
 from localregion.control import Control, Holders, InstanceStatus, RegionDescription, RegionStatus
+from localregion.loopback import API_ADDRESS, CLUSTER_ADDRESS, MIRROR_ADDRESS, claim_network
 from localregion.machines import qemu_version
-from localregion.network import API_ADDRESS, CLUSTER_ADDRESS, MIRROR_ADDRESS, claim_network
 from localregion.state import FROM_BASE, FROM_LAYER, ImageRecord, Layout
 
 _END_POLL_SECONDS = 0.05  # the API's server looks so often whether the region ends

@@ -98,9 +98,9 @@ def agent_package(args: argparse.Namespace, progress: Progress) -> Path | None:
         return package
     from gpu_ami.files import home_dir
     from gpu_ami.recipes import load_facts
-    from localregion.mirror import vendor_agent
+    from localregion.mirror import mirror
 
-    return vendor_agent.download_agent(home_dir(), load_facts().cloudwatch_agent, progress)
+    return mirror.download_agent(home_dir(), load_facts().cloudwatch_agent, progress)
 
 
 def add_checks(parser: argparse.ArgumentParser) -> None:

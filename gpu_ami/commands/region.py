@@ -249,9 +249,9 @@ def _console(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def _user_data(_args: argparse.Namespace, _progress: Progress) -> Outcome:
-    from localregion.images import ssm_agent
+    from localregion.images import source_ami
 
-    text = ssm_agent.user_data()
+    text = source_ami.user_data()
     return Outcome(text, {"user_data": text})
 
 

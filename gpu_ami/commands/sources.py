@@ -153,7 +153,7 @@ def _rewritten(plans: list[Plan], args: argparse.Namespace, progress: Progress) 
 
         yield mirrored(args.mirror)
         return
-    from localregion.network import MIRROR_ADDRESS
+    from localregion.loopback import MIRROR_ADDRESS
 
     local = [plan for plan in plans if f"http://{MIRROR_ADDRESS}/" in str(plan.document)]
     if not local:

@@ -4,12 +4,10 @@ metric_math          expressions: operators, IF, FILL
 datapoints           statistics of a metric by period, in a sliding window; Metrics Insights queries
 evaluation           an alarm at a moment: its state, also where datapoints are missing, and the reason
 notifications        the message to an SNS topic
-transitions          changes of state: history and actions; all alarms, once a minute
-api                  CloudWatch's calls about alarms
+transitions          calls about alarms; changes of state: history and actions; all alarms, once a minute
 """
 
-from localregion.alarms.api import install
 from localregion.alarms.notifications import Change
-from localregion.alarms.transitions import run, step
+from localregion.alarms.transitions import install, run, step
 
 __all__ = ["Change", "install", "run", "step"]

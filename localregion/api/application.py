@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
-from localregion.api import request_model
+from localregion.api import protocol
 from localregion.api.protocol import call_application, read_body, send, unpack
 from localregion.backends import REGION, Refused, architectures_of
 from localregion.images import ImageStore, Request
@@ -129,7 +129,7 @@ class Api:
             if call.action in _ELSEWHERE or call.action.startswith(_READ_ONLY):
                 return None
             return Refusal("AuthFailure", f"the local region is {REGION}; {call.action} was signed for another region")
-        if mistake := next(request_model.mistakes(call.action, call.parameters), None):
+        if mistake := next(protocol.mistakes(call.action, call.parameters), None):
             return Refusal("InvalidParameterValue", mistake)
         if call.action == "RunInstances":
             return self._refuse_launch(call)

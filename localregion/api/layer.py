@@ -3,6 +3,8 @@
 EC2's lists without what is still unknown: a resource that was created a moment ago is in none of them.
 
 WSGI applications before moto's: calls of Systems Manager and ECS that the region answers itself (JSON 1.1).
+
+WSGI application before moto's: calls of EKS that the region answers itself, and its API servers' token reviews.
 """
 
 from __future__ import annotations
@@ -12,14 +14,26 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.etree import ElementTree
 
-from localregion.api.authorization import Authorization
 from localregion.api.conditions import Decisions
-from localregion.api.protocol import ErrorAnswer, ServiceCall, call_application, read_service_call, send, unpack
+from localregion.api.permissions import Authorization
+from localregion.api.protocol import (
+    CREDENTIAL,
+    ErrorAnswer,
+    ServiceCall,
+    call_application,
+    read_body,
+    read_service_call,
+    send,
+    unpack,
+)
 from localregion.backends import ZONE, Refused
+
+if TYPE_CHECKING:
+    from localregion.eks import Eks
 
 
 class JsonLayer:
@@ -198,3 +212,42 @@ class ConditionsLayer:
         if age >= self._decisions.conditions.delays.console:
             return body
         return re.sub(rb"<output>.*?</output>", b"<output></output>", body, flags=re.DOTALL)
+
+
+_REVIEW = re.compile(r"/gpu-ami/eks/(?P<name>[^/]+)/token-review")
+_JSON = [("Content-Type", "application/json"), ("x-amzn-RequestId", "local")]
+
+
+class EksLayer:
+    """Answers what `eks` knows; every other call is `app`'s. eks: makes it at the first call."""
+
+    def __init__(self, app: WSGIApplication, eks: Callable[[], Eks]) -> None:
+        self._app, self._eks = app, eks
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path, method = environ.get("PATH_INFO", ""), environ.get("REQUEST_METHOD", "GET")
+        review = _REVIEW.fullmatch(path)
+        if review:
+            answer: dict[str, Any] | None = self._eks().review(review["name"], read_body(environ))
+            return send(start_response, "200 OK", _JSON, json.dumps(answer).encode())
+        signed = CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+        if signed is None or signed["service"] != "eks":
+            return self._app(environ, start_response)
+        unpack(environ)
+        eks = self._eks()
+        try:
+            answer = eks.answer(method, path, _body(environ, method))
+        except Refused as error:
+            status, headers, body = ErrorAnswer(error.code, error.message, error.status).encode("rest-json")
+            return send(start_response, status, headers, body)
+        if answer is None:
+            return self._app(environ, start_response)
+        return send(start_response, "200 OK", _JSON, json.dumps(answer).encode())
+
+
+def _body(environ: WSGIEnvironment, method: str) -> dict[str, Any]:
+    try:
+        document = json.loads(read_body(environ) or b"{}") if method == "POST" else {}
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -3,20 +3,18 @@
 ec2                  EC2: loopback networks, images with disks, instance states that match the machines
 instance             what the metadata service returns about an instance
 cloudwatch           CloudWatch metrics as the agent and the validator use them; delays of new data
-logs                 log events that arrive late; the patterns of metric filters
-log_metrics          metrics of log events: metric filters and embedded metric documents
+logs                 log events that arrive late; metrics of log events: metric filters, embedded metric documents
 cloudformation       alarms and metric filters of stacks
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
-placement_groups     placement groups, and which instance is in which
+placement_groups     placement groups, and which instance is in which; how a service refuses a call
 security_groups      which connections the security groups of an instance allow
-refused              how a service refuses a call, and which instance's agent calls
 container_service/   ECS: container instances and tasks
 systems_manager/     managed nodes, Run Command and State Manager
 """
 
 from typing import Any
 
-from localregion.backends import cloudwatch, ec2, log_metrics, logs, placement_groups, published_amis, security_groups
+from localregion.backends import cloudwatch, ec2, logs, placement_groups, published_amis, security_groups
 from localregion.backends.cloudwatch import NO_DELAYS, Delays, metric_data, metric_series
 from localregion.backends.ec2 import REGION, ZONE, Ec2, architectures_of
 from localregion.backends.instance import (
@@ -25,7 +23,7 @@ from localregion.backends.instance import (
     instance_access_key,
     instance_of_access_key,
 )
-from localregion.backends.refused import Refused, calling_instance
+from localregion.backends.placement_groups import Refused, calling_instance
 
 __all__ = [
     "INSTANCE_SECRET", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "Refused", "architectures_of",
@@ -39,7 +37,7 @@ def install(delays: Delays = NO_DELAYS, *, stacks: bool = True) -> None:
     ec2.install()
     cloudwatch.install(delays)
     logs.install(delays.log_events)
-    log_metrics.install()
+    logs.install_metrics()
     published_amis.install()
     if stacks:
         from localregion.backends import cloudformation

@@ -1,13 +1,12 @@
 """EKS in the local region: clusters with a real control plane.
 
-service           the EKS API: clusters, access entries, add-ons, reviews of tokens
+clusters          the EKS API: clusters, access entries, add-ons, reviews of tokens
 control_plane     etcd, API server, controller manager and scheduler of one cluster
-certificates      a cluster's own authority, and what it issues
+credentials       a cluster's own authority, and what it issues; whose a token of `aws eks get-token` is
 cloud_controller  describes new nodes, forgets those of instances that have ended
-tokens            whose a token of `aws eks get-token` is
 """
 
 from localregion.eks.cloud_controller import Instance
-from localregion.eks.service import Eks, Identities, Reach, identities
+from localregion.eks.clusters import Eks, Identities, Reach, identities
 
 __all__ = ["Eks", "Identities", "Instance", "Reach", "Refused", "identities"]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.process import ChildProcess, spawn, stop
-from localregion.eks.certificates import Authority
+from localregion.eks.credentials import Authority
 from localregion.kubernetes import Build
 from validator.probes.cluster import kubernetes
 

@@ -1,14 +1,11 @@
 """Disk images of the local region: base images and AMIs.
 
 store                AMIs and their disks: create, copy, register, remove
-references           the output folders that refer to an AMI
 spare_disks          copies of AMIs' disks that are begun before the launch, with their loop devices
 base_image           Debian 12, made by mmdebstrap
 prepare              makes it before it is needed, for `make prove`
-source_ami           the AMIs of base images, as plans find them
+source_ami           the AMIs of base images, as plans find them; an AMI made of a tree of files; the SSM Agent
 rootfs_layers        the layers of a base image as folders
-ssm_agent            user data that installs the replica of the SSM Agent
-tree_ami             an AMI made of a tree of files
 base_ami_packages    packages that a node family's base AMI contains
 """
 

@@ -2,6 +2,16 @@
 
 A plan finds its source AMI by owner and name filter (or by an SSM parameter); the region registers the base image of
 the operating system and node family for this owner, under a name that the filter matches.
+
+User data that puts the replica of the SSM Agent on a machine of the local region.
+
+AWS's own images of Amazon Linux and Ubuntu have the agent; Debian's have not. AWS's user guide ("Manually installing
+SSM Agent on EC2 instances for Linux", read 2026-11-23) puts it there by user data, too.
+
+An AMI of the local region made of a tree, such as the files of a sandbox in which roles were run.
+
+A build under emulation compiles the driver's module for half an hour; a sandbox does it natively. What the sandbox
+leaves is written to a disk here, and boots as any AMI.
 """
 
 from __future__ import annotations
@@ -16,10 +26,11 @@ from typing import TypedDict
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
+from localregion import space
 from localregion.architectures import ARCHITECTURES, DEFAULT
 from localregion.images import base_ami_packages, base_image, rootfs_layers
-from localregion.images.rootfs_layers import Base, Tree
-from localregion.state import ImageRecord
+from localregion.images.rootfs_layers import Base, Tree, require_root
+from localregion.state import ImageRecord, Layout, save_image
 from validator.plan_document import Kernel, Node, OperatingSystem, SourceAmi
 
 _GIB = 1024**3
@@ -185,3 +196,54 @@ def write_disk(tree: Tree, work: Path, architecture: str = DEFAULT) -> None:
     arguments = ["disk", stack, mke2fs, base_image.root_uuid(architecture), str(offset), "disk.raw", str(size // 1024)]
     unshare = find_tool("unshare", package="util-linux")
     run([unshare, "--mount", "sh", "-c", _DISK_SCRIPT, *arguments], cwd=work, timeout=300, error=CloudError)
+
+
+_REPLICA = Path(__file__).resolve().parents[1] / "replicas" / "ssm_agent"
+_UNIT = "amazon-ssm-agent.service"
+MAX_BYTES = 16 * 1024  # EC2 user guide, "Run commands when you launch an EC2 instance": user data before base64
+
+
+def user_data() -> str:
+    """A shell script of cloud-init that installs and starts the agent."""
+    program = (_REPLICA / "amazon_ssm_agent.py").read_text(encoding="utf-8")
+    unit = (_REPLICA / _UNIT).read_text(encoding="utf-8")
+    return (
+        "#!/bin/sh\n"
+        f"cat >/usr/bin/amazon-ssm-agent <<'END_OF_AGENT'\n{program}END_OF_AGENT\n"
+        "chmod 0755 /usr/bin/amazon-ssm-agent\n"
+        f"cat >/etc/systemd/system/{_UNIT} <<'END_OF_UNIT'\n{unit}END_OF_UNIT\n"
+        f"systemctl daemon-reload && systemctl enable --now {_UNIT}\n"
+    )
+
+
+def save(tree: Path, name: str, home: Path, progress: Progress, architecture: str = DEFAULT) -> str:
+    """Keeps the tree as an AMI in a home; the region that is brought up next has it. Returns the AMI's id.
+
+    UsageError unless we are root: the files have many owners. CloudError: no space, or the disk cannot be written.
+    """
+    from moto.core.models import DEFAULT_ACCOUNT_ID
+
+    require_root("the AMI of a tree")
+    layout = Layout(home)
+    layout.make()
+    now = datetime.now(UTC)
+    named = hashlib.sha256(f"{name} {now.isoformat()}".encode()).hexdigest()
+    record = ImageRecord(
+        id=f"ami-{named[:17]}",
+        name=name,
+        description="written from a tree of files",
+        owner_id=DEFAULT_ACCOUNT_ID,
+        architecture=architecture,
+        root_device_name="/dev/xvda",
+        snapshot_id=f"snap-{named[17:34]}",
+        size_gib=base_image.DISK_BYTES // 1024**3,
+        creation_date=f"{now:%Y-%m-%dT%H:%M:%S}.000Z",
+    )
+    folder = layout.image(record.id)
+    with progress.stage(f"write the disk of {record.id}"), base_image.scratch(layout.region) as work:
+        space.require(layout.images, space.BUILD_BYTES, f"the disk of {record.id}")
+        write_disk(Tree((tree,)), work, architecture)
+        folder.mkdir(mode=0o700)
+        (work / "disk.raw").rename(folder / "disk.raw")
+    save_image(layout, record)
+    return record.id

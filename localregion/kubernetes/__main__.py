@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpu_ami.errors import GpuAmiError, end_as_by_ctrl_c
 from gpu_ami.files import home_dir
 from gpu_ami.progress import Progress
-from localregion.kubernetes import build
+from localregion.kubernetes import programs
 
 
 def main(versions: Sequence[str]) -> int:
@@ -16,10 +16,10 @@ def main(versions: Sequence[str]) -> int:
     end_as_by_ctrl_c()
     progress = Progress("plain")
     try:
-        for version in versions or tuple(build.RELEASES):
-            made = build.ensure(home_dir(), version, progress)
+        for version in versions or tuple(programs.RELEASES):
+            made = programs.ensure(home_dir(), version, progress)
             progress.note(f"Kubernetes {made.release}: {made.folder}")
-        build.clean(home_dir())
+        programs.clean(home_dir())
     except GpuAmiError as error:
         print(f"nodes: {error}", file=sys.stderr)
         return error.exit_code

@@ -7,13 +7,10 @@ console              the serial console's file
 reconcile            keeps machines and the API in the same state
 boards               GPUs of an instance type as PCI devices; its NVSwitches, EFA interfaces and Neuron devices
 firmware             kernel, initrd and command line of a disk image
-platforms            what QEMU emulates for an architecture: machine, processor, firmware
-kvm                  whether KVM works on this host
-metadata             instance metadata service (IMDSv2)
-notices              notices of an instance's end in its metadata
-firewall             security groups, applied to machines
+platforms            what QEMU emulates for an architecture: machine, processor, firmware; whether KVM works
+metadata             instance metadata service (IMDSv2), with notices of an instance's end
+firewall             security groups, applied to machines; a port to which connections time out
 interconnect         the network between the machines of a placement group
-dropped_port         a port to which connections time out
 relay                connections from a guest to services of the host
 
 The region's daemon alone needs factory and reconcile, and with them moto; clients do not load it.

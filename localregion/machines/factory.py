@@ -13,7 +13,8 @@ from gpu_ami.errors import MachineError
 from localregion import space
 from localregion.architectures import DEFAULT
 from localregion.images import LoopDevice, SpareDisks, copy_disk, own_disk
-from localregion.machines import kvm, relay
+from localregion.loopback import API_ADDRESS, CLUSTER_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
+from localregion.machines import platforms, relay
 from localregion.machines.boards import FAULT_TAG, boards_of, devices_of, without_faulty, write_boards
 from localregion.machines.console import cap_console, note_on_console
 from localregion.machines.firewall import Firewall
@@ -25,7 +26,6 @@ from localregion.machines.qemu import (
     MachineSpec,
     QemuMachine,
 )
-from localregion.network import API_ADDRESS, CLUSTER_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from localregion.state import Layout
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class MachineFactory:
         if boot is None:
             return False
         with self._probe:
-            return kvm.usable(boot.kernel, self._layout.kvm, architecture)
+            return platforms.usable(boot.kernel, self._layout.kvm, architecture)
 
     def _write_relays(self, folder: Path) -> tuple[tuple[str, str], ...]:
         relay.write_unix_relay(folder / "to-metadata", _METADATA_SOCKET)

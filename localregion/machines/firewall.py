@@ -4,16 +4,41 @@ Into a machine: the forwarded SSH port is opened and closed as the rules change,
 relays to the region's API and mirror are those that the rules allow when it is powered on; QEMU drops what has none.
 Between machines of a placement group: all traffic, or none, as the rules say when they are powered on.
 The metadata service is not subject to security groups, as on EC2.
+
+A port that answers nothing: connections to it time out, as to one that no rule of a security group opens.
+
+A listening socket whose queue is full: Linux drops the SYN of every further connection (net/ipv4/tcp_input.c,
+tcp_conn_request: sk_acceptq_is_full), with net.ipv4.tcp_abort_on_overflow at its default of 0. Needs no privileges.
 """
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 
 from localregion.backends import Ec2, security_groups
-from localregion.machines.dropped_port import DroppedPort
+from localregion.loopback import METADATA_ADDRESS
 from localregion.machines.qemu import MachineSpec, QemuMachine
-from localregion.network import METADATA_ADDRESS
+
+
+class DroppedPort:
+    """Drops connections to `address`:`port` until `close`. OSError: the port is in use."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind((address, port))
+            self._listener.listen(0)  # a queue of one connection: this one
+            self._only = socket.create_connection((address, port), timeout=5)
+        except OSError:
+            self._listener.close()
+            raise
+
+    def close(self) -> None:
+        self._only.close()
+        self._listener.close()
+
 
 CALLER = "127.0.0.1"  # whoever connects to an instance of the region comes from there
 _RELAY_PORT = 80

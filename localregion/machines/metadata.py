@@ -3,6 +3,12 @@
 A relay in the guest's network forwards connections to the instance's socket. The tree is built from the instance at
 each request, so a changed tag or option is visible at once, as on EC2. It has the structure of version 2021-03-23,
 which cloud-init requests (docs.aws.amazon.com, "Instance metadata categories").
+
+Notices of an instance's end in its metadata, planted by the instance tag `gpu-ami:notice`.
+
+The tag's value is KIND@TIME (several with commas), for example `spot-interruption@2026-11-23T10:02:00Z`; without @TIME
+it is the time of the launch. Nothing follows from a notice: whoever plants it also ends the instance. Formats: EC2 user
+guide, "Instance metadata categories"; EC2 Auto Scaling user guide, "Retrieve the target lifecycle state".
 """
 
 from __future__ import annotations
@@ -19,9 +25,9 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import Any
 
 from localregion.backends import INSTANCE_SECRET, InstanceView, instance_access_key
-from localregion.machines.notices import notice_categories
 from localregion.machines.qmp import short_path
 
 VERSIONS = ("2009-04-04", "2016-09-02", "2018-09-24", "2021-03-23", "latest")
@@ -288,3 +294,42 @@ class MetadataServer(ThreadingMixIn, UnixStreamServer):
         self.shutdown()
         self.server_close()
         self._path.unlink(missing_ok=True)
+
+
+NOTICE_TAG = "gpu-ami:notice"
+
+
+def notice_categories(view: InstanceView) -> dict[str, Any]:
+    """Folders of meta-data: scheduled events always, as on EC2; the others where they are planted."""
+    planted = _planted(view)
+    events: dict[str, Any] = {"maintenance": {"history": "[]", "scheduled": _scheduled(view, planted)}}
+    folders: dict[str, Any] = {"events": events}
+    if when := planted.get("spot-interruption"):
+        action = json.dumps({"action": "terminate", "time": when})
+        folders["spot"] = {"instance-action": action, "termination-time": when}
+    if when := planted.get("rebalance-recommendation"):
+        events["recommendations"] = {"rebalance": json.dumps({"noticeTime": when})}
+    if "autoscaling-termination" in planted:
+        folders["autoscaling"] = {"target-lifecycle-state": "Terminated"}
+    return folders
+
+
+def _planted(view: InstanceView) -> dict[str, str]:
+    """Kind of notice → its time."""
+    launch = f"{view.launch_time:%Y-%m-%dT%H:%M:%SZ}"
+    items = [item.strip().partition("@") for item in view.tags.get(NOTICE_TAG, "").split(",")]
+    return {kind: when or launch for kind, _, when in items}
+
+
+def _scheduled(view: InstanceView, planted: dict[str, str]) -> str:
+    if "maintenance-event" not in planted:
+        return "[]"
+    event = {
+        "NotBefore": planted["maintenance-event"],
+        "Code": "system-reboot",
+        "Description": "scheduled reboot",
+        "EventId": f"instance-event-{view.instance_id.removeprefix('i-')}",
+        "NotAfter": planted["maintenance-event"],
+        "State": "active",
+    }
+    return json.dumps([event])

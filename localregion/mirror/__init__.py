@@ -1,6 +1,6 @@
 """The package mirror: a signed tree that replaces the vendors' hosts.
 
-mirror               builds, keeps and serves the tree for the plans that requested it
+mirror               builds, keeps and serves the tree for the plans that requested it; the vendor's own agent
 content              what the tree holds
 package_requests     what a plan requests from the mirror
 table                the table of replicas (replicas/*/packages.yml)
@@ -13,8 +13,7 @@ archives             installer archives
 git_repositories     git repositories
 distribution_archive the part of an operating system's own archive that a plan needs
 signing              the mirror's signing key
-vendor_agent         the vendor's own CloudWatch agent
-build                `python -m localregion.mirror.build`: builds a plan's replicas into a folder
+__main__             `python -m localregion.mirror`: builds a plan's replicas into a folder
 """
 
 from localregion.mirror.archives import Archive

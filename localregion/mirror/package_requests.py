@@ -13,8 +13,8 @@ from typing import TypedDict
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes import ARCHITECTURES, PlanDocument, section
+from localregion.loopback import ARCHIVES, MIRROR_ADDRESS
 from localregion.mirror.table import Package, find_row, system_packages
-from localregion.network import ARCHIVES, MIRROR_ADDRESS
 from validator import plan_document
 
 _KINDS = {"debian": "deb", "redhat": "rpm"}

@@ -27,8 +27,8 @@ from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.process import find_tool, run, spawn
 from localregion.architectures import ARCHITECTURES, DEFAULT
 from localregion.images import Tree, base_image, rootfs_layers
+from localregion.loopback import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from localregion.machines import default_entry
-from localregion.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from localregion.sandbox import kernel_settings
 
 _PR_SET_NAME = 15

@@ -11,9 +11,9 @@ import pytest
 from gpu_ami import cli
 from gpu_ami.plan.document import with_digest
 from gpu_ami.progress import Progress
+from localregion.loopback import MIRROR_ADDRESS
 from localregion.mirror import mirror
 from localregion.mirror import table as replica_table
-from localregion.network import MIRROR_ADDRESS
 from tests.localregion.mirror.replica_samples import PLAN, TABLE, write_table
 from tests.sources import conftest as samples
 from tests.sources.conftest import Signer, Web, put_apt

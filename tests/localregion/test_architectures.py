@@ -14,8 +14,8 @@ from gpu_ami.recipes import ARCHITECTURES as PLANNED
 from localregion import architectures, server
 from localregion.architectures import ARCHITECTURES, Architecture
 from localregion.images import base_image
+from localregion.loopback import MIRROR_ADDRESS
 from localregion.machines.platforms import PLATFORMS
-from localregion.network import MIRROR_ADDRESS
 
 ROOT = Path(__file__).resolve().parents[2]
 REGISTERED = """\

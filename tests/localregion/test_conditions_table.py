@@ -30,9 +30,9 @@ from gpu_ami.validate.validator_process import Target
 from localregion.api import conditions
 from localregion.backends import cloudwatch as metrics_backend
 from localregion.backends import security_groups
+from localregion.loopback import API_ADDRESS
 from localregion.machines.firewall import CALLER, Firewall
 from localregion.machines.qemu import Exit, MachineSpec
-from localregion.network import API_ADDRESS
 from tests.localregion.conftest import BASE_ID, PUBLIC_KEY, SSH_PORT, Region, World
 from tests.report.examples import a_check
 from tests.validate.conftest import a_machine

@@ -24,11 +24,11 @@ from gpu_ami.files import write_json
 from gpu_ami.process import identify
 from gpu_ami.progress import Progress
 from gpu_ami.validate.machines.machine import Boot, Machine
-from localregion import network, region, space, state
+from localregion import loopback, region, space, state
 from localregion.images import source_ami
 from localregion.images.store import ImageJob, ImageStore
+from localregion.loopback import claim_network
 from localregion.machines.factory import MachineFactory
-from localregion.network import claim_network
 from localregion.state import ImageRecord, Layout
 from tests.localregion.conftest import BASE_ID, World
 
@@ -75,7 +75,7 @@ def test_a_port_in_use_on_all_addresses_is_left_alone(monkeypatch: pytest.Monkey
         taken = int(server.getsockname()[1])
         with socket.create_server(("127.0.0.1", 0)) as other:
             free = int(other.getsockname()[1])
-        monkeypatch.setattr(network, "_SSH_PORTS", (taken, free))
+        monkeypatch.setattr(loopback, "_SSH_PORTS", (taken, free))
         claimed = claim_network()
         with claimed.claim:
             assert claimed.ssh_port == free
@@ -83,7 +83,7 @@ def test_a_port_in_use_on_all_addresses_is_left_alone(monkeypatch: pytest.Monkey
 
 def test_no_free_network_is_an_error_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
-        monkeypatch.setattr(network, "_SSH_PORTS", (int(server.getsockname()[1]),))
+        monkeypatch.setattr(loopback, "_SSH_PORTS", (int(server.getsockname()[1]),))
         with pytest.raises(CloudError, match="no free loopback network") as caught:
             claim_network()
     assert "gpu-ami region down" in caught.value.hint

@@ -19,7 +19,6 @@ from gpu_ami.files import write_json
 from gpu_ami.progress import Progress
 from localregion import housekeeping, region
 from localregion.housekeeping import Policy
-from localregion.images import references
 from localregion.state import Layout, load_images, save_image
 from tests.localregion.test_daemon import RECORD
 
@@ -51,7 +50,7 @@ def make(layout: Layout, tmp_path: Path) -> Make:
         (layout.image(ami) / "disk.raw").write_bytes(bytes(MIB) + b"x")
         save_image(layout, record)
         if out:
-            references.note(layout.images, ami, tmp_path / out)
+            housekeeping.note(layout.images, ami, tmp_path / out)
         return ami
 
     return image

@@ -46,7 +46,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.publish import publication
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from localregion.api import permissions
-from localregion.api.authorization import Authorization
+from localregion.api.permissions import Authorization
 from localregion.api.protocol import ErrorAnswer, ServiceCall
 from localregion.backends import instance_access_key
 from localregion.machines.qemu import Exit

@@ -24,7 +24,7 @@ from gpu_ami.files import read_json, write_json
 from gpu_ami.process import ProcessIdentity
 from gpu_ami.progress import Progress
 from localregion import housekeeping, region
-from localregion.images import base_image, references, source_ami
+from localregion.images import base_image, source_ami
 from localregion.state import Layout, save_image
 from tests.localregion.test_daemon import RECORD
 
@@ -276,7 +276,7 @@ def test_prune_deregisters_images_of_a_region_that_is_up(home: Path, tmp_path: P
         layout.image(ami).mkdir()
         (layout.image(ami) / "disk.raw").write_bytes(b"x")
         save_image(layout, record)
-        references.note(layout.images, ami, tmp_path)
+        housekeeping.note(layout.images, ami, tmp_path)
     write_json(tmp_path / "report.json", {"image": "ami-0000000000000000b"})
     place = region.up(home, embedded=True, progress=QUIET)
     try:

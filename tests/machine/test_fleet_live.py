@@ -27,7 +27,7 @@ from gpu_ami.plan import PLAN_FILE, make_plan
 from gpu_ami.plan.document import with_digest
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import find_recipe
-from localregion.images import ssm_agent
+from localregion.images import source_ami
 from localregion.mirror import mirror
 from tests.machine.guest import (
     BUILT,
@@ -124,7 +124,7 @@ def with_gpus(tmp_path: Path) -> Iterator[Live]:
 def managed(place: Place, image: str, instance_type: str, progress: Progress) -> Iterator[Machine]:
     """A machine of the newest such image, with an SSM Agent."""
     cloud = Cloud(place)
-    with launched(cloud, newest_image(cloud, image), instance_type, progress, ssm_agent.user_data()) as machine:
+    with launched(cloud, newest_image(cloud, image), instance_type, progress, source_ami.user_data()) as machine:
         yield machine
 
 
@@ -208,7 +208,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         mirror.ensure(home_dir(), plan=plan.document, progress=progress)
         cloud = Cloud(place)
         image = newest_image(cloud, DRIVER_ALONE)
-        with launched_together(cloud, image, GPU_TYPE, progress, ssm_agent.user_data(), count=2) as machines:
+        with launched_together(cloud, image, GPU_TYPE, progress, source_ami.user_data(), count=2) as machines:
             yield Pair(cloud, machines, tmp_path)
 
 

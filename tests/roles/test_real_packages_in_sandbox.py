@@ -24,7 +24,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.report import HostReport, Report, certificate
 from gpu_ami.validate import Proof, host_proof
 from localregion import region
-from localregion.images import rootfs_layers, tree_ami
+from localregion.images import rootfs_layers, source_ami
 from localregion.images.source_ami import base_of
 from localregion.machines.boards import Devices
 from localregion.mirror import mirror
@@ -179,7 +179,7 @@ def booted(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Report:
     checks = tmp_path_factory.mktemp("checks")
     recorded = yaml.safe_load(WITHOUT_BOARD.read_text(encoding="utf-8"))
     (checks / "test_driver_without_board.py").write_text(_ASK % (recorded,))
-    ami = tree_ami.save(image.tree, "gpu-ami_debian12-distribution-real", home_dir(), Progress(mode="plain"))
+    ami = source_ami.save(image.tree, "gpu-ami_debian12-distribution-real", home_dir(), Progress(mode="plain"))
     left_out = _NOT_OF_A_SANDBOX + (() if "cloudwatch_agent" in image.plan.document["roles"] else _OF_THE_AGENT)
     expression = " and ".join(f"not {name}" for name in left_out)
     asked = pipeline.ProofOptions(["g5.12xlarge"], [checks], ("-k", expression), ())

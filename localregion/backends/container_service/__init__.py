@@ -4,9 +4,9 @@ An instance's agent (localregion/replicas/ecs_ami) registers it, asks for what i
 of it. moto 5.2 has no DiscoverPollEndpoint, drops the resources and attributes of a container instance, and its tasks
 run at once and have no exit code.
 
-service       the actions of the API, as dictionaries in and out
-instances     container instances: registration, resources, the cluster query language as far as it is used here
-tasks         tasks: placement on one instance, states, exit codes
+ecs           the actions of the API, as dictionaries in and out
+instances     container instances: registration, resources, the cluster query language as far as it is used here;
+              tasks: placement on one instance, states, exit codes
 
 Source: the description of the API in botocore (RegisterContainerInstance, ContainerInstance, StartTask, Task, Failure,
 StopTask, SubmitTaskStateChange, DeleteCluster), read 2026-11-25. The pages of the ECS developer guide that it refers to
@@ -16,6 +16,6 @@ WebSocket of the endpoint that DiscoverPollEndpoint names (Agent Communication S
 asks with an action ecs:Poll at the same endpoint as all others.
 """
 
-from localregion.backends.container_service.service import ContainerService
+from localregion.backends.container_service.ecs import ContainerService
 
 __all__ = ["ContainerService"]

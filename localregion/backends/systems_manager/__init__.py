@@ -4,16 +4,15 @@ Parameters and documents are moto's.
 
 A machine's agent (localregion/replicas/ssm_agent) asks for what it has to run, and sends what became of it.
 
-service       the actions of the API, as dictionaries in and out; State Manager associations
-nodes         managed nodes: which instances have an agent that reports
+ssm           the actions of the API, as dictionaries in and out; State Manager associations
 documents     Command documents: AWS's own that are known here, and the steps of a document with its parameters
-commands      commands and their invocations: concurrency, errors, timeouts, output
+commands      managed nodes; commands and their invocations: concurrency, errors, timeouts, output
 
 Sources: AWS Systems Manager API reference (SendCommand, CommandInvocation, GetCommandInvocation, CommandPlugin,
 InstanceInformation, CreateAssociation) and user guide ("Understanding command statuses", "Using targets and rate
 controls to run commands"), read 2026-11-23.
 """
 
-from localregion.backends.systems_manager.service import SystemsManager
+from localregion.backends.systems_manager.ssm import SystemsManager
 
 __all__ = ["SystemsManager"]

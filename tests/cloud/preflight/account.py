@@ -20,7 +20,7 @@ from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.preflight.findings import Finding
 from gpu_ami.plan import resolve_source_ami
-from localregion.api import request_model
+from localregion.api import protocol
 
 REGION = "us-east-1"
 
@@ -171,7 +171,7 @@ def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) ->
 
     def refuse(params: Any, model: Any, **_: Any) -> Any:
         body = params.get("body", {})
-        assert list(request_model.mistakes(model.name, body)) == [], f"{model.name}: EC2 refuses {body}"
+        assert list(protocol.mistakes(model.name, body)) == [], f"{model.name}: EC2 refuses {body}"
         if model.name == "DescribeCapacityReservations":  # moto has none
             named = [value for key, value in body.items() if key.startswith("CapacityReservationId.")]
             rows = [row for row in account.reservations if row["CapacityReservationId"] in named]

@@ -15,7 +15,7 @@ from gpu_ami.cloud import Place
 from gpu_ami.cloud.preflight import network
 from gpu_ami.cloud.preflight.findings import Level
 from gpu_ami.cloud.preflight.network import ways_in
-from localregion.machines.dropped_port import DroppedPort
+from localregion.machines.firewall import DroppedPort
 
 
 def scope(**keys: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localregion.api import request_model
+from localregion.api import protocol
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ from localregion.api import request_model
     ],
 )
 def test_mistakes_of_a_request(operation: str, parameters: dict[str, str], messages: list[str]) -> None:
-    assert list(request_model.mistakes(operation, parameters)) == messages
+    assert list(protocol.mistakes(operation, parameters)) == messages

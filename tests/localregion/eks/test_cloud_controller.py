@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from localregion.eks.cloud_controller import UNINITIALIZED, CloudController
-from tests.localregion.eks.test_service import NODE
+from tests.localregion.eks.test_clusters import NODE
 from validator.probes.cluster.kubernetes import ApiError
 
 

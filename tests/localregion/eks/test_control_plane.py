@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import CloudError
-from localregion.eks.certificates import Authority
 from localregion.eks.control_plane import ControlPlane
+from localregion.eks.credentials import Authority
 from localregion.kubernetes import Build
 
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")

@@ -13,7 +13,7 @@ import pytest
 from gpu_ami.errors import UsageError
 from gpu_ami.process import run
 from gpu_ami.progress import Progress
-from localregion.images import base_image, rootfs_layers, source_ami, ssm_agent, tree_ami
+from localregion.images import base_image, rootfs_layers, source_ami
 from localregion.images.rootfs_layers import Base
 from localregion.state import Layout, load_images
 
@@ -155,7 +155,7 @@ def test_digests_tell_versions_and_sources_apart(tmp_path: Path, monkeypatch: py
 def test_it_needs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rootfs_layers.os, "geteuid", lambda: 1000)
     with pytest.raises(UsageError, match="the AMI of a tree needs root"):
-        tree_ami.save(tmp_path, "image", tmp_path / "home", QUIET)
+        source_ami.save(tmp_path, "image", tmp_path / "home", QUIET)
 
 
 @pytest.mark.sandbox
@@ -163,7 +163,7 @@ def test_a_region_finds_the_image_and_its_disk_has_the_files(tmp_path: Path) -> 
     tree, home = tmp_path / "tree", tmp_path / "home"
     (tree / "etc").mkdir(parents=True)
     (tree / "etc" / "hostname").write_text("image\n")
-    ami = tree_ami.save(tree, "gpu-ami_image", home, QUIET)
+    ami = source_ami.save(tree, "gpu-ami_image", home, QUIET)
     (record,) = load_images(Layout(home))
     assert (record.id, record.name) == (ami, "gpu-ami_image")
     part = tmp_path / "part"
@@ -176,8 +176,8 @@ def test_a_region_finds_the_image_and_its_disk_has_the_files(tmp_path: Path) -> 
 
 
 def test_user_data_is_a_script_that_ec2_takes() -> None:
-    text = ssm_agent.user_data()
-    assert text.startswith("#!/bin/sh\n") and len(text.encode()) <= ssm_agent.MAX_BYTES
+    text = source_ami.user_data()
+    assert text.startswith("#!/bin/sh\n") and len(text.encode()) <= source_ami.MAX_BYTES
     done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "systemctl enable --now amazon-ssm-agent.service" in text

@@ -13,7 +13,8 @@ import pytest
 
 from gpu_ami.errors import CloudError
 from gpu_ami.files import write_json
-from localregion.images import references, store
+from localregion import housekeeping
+from localregion.images import store
 from localregion.images.store import Request, copy_disk, own_disk, share_disk
 from localregion.machines.qemu import Exit
 from localregion.state import clear_partial_images
@@ -191,35 +192,37 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-@pytest.mark.parametrize("name", references.DOCUMENTS)
+@pytest.mark.parametrize("name", housekeeping.DOCUMENTS)
 def test_a_document_refers_while_it_names_the_image(images: Path, tmp_path: Path, name: str) -> None:
-    references.note(images, AMI, tmp_path / "out")
-    references.note(images, AMI, tmp_path / "out")
-    assert references.referring(images, AMI) == []
+    housekeeping.note(images, AMI, tmp_path / "out")
+    housekeeping.note(images, AMI, tmp_path / "out")
+    assert housekeeping.referring(images, AMI) == []
     write_json(tmp_path / "out" / name, {"ami": AMI})
-    assert references.referring(images, AMI) == [tmp_path / "out" / name]
+    assert housekeeping.referring(images, AMI) == [tmp_path / "out" / name]
     write_json(tmp_path / "out" / name, {"ami": "ami-2"})  # the folder's next build
-    assert references.referring(images, AMI) == []
+    assert housekeeping.referring(images, AMI) == []
 
 
 def test_other_folders_are_looked_through_once(images: Path, tmp_path: Path) -> None:
     write_json(tmp_path / "out" / "report.json", {"image": AMI})
-    assert references.referring(images, AMI) == []
-    assert references.referring(images, AMI, [tmp_path / "out", tmp_path / "out"]) == [tmp_path / "out" / "report.json"]
+    assert housekeeping.referring(images, AMI) == []
+    assert housekeeping.referring(images, AMI, [tmp_path / "out", tmp_path / "out"]) == [
+        tmp_path / "out" / "report.json"
+    ]
 
 
 def test_a_document_that_cannot_be_read_refers(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    references.note(images, AMI, tmp_path / "out")
+    housekeeping.note(images, AMI, tmp_path / "out")
     write_json(tmp_path / "out" / "report.json", {})
 
     def refuse(_path: Path) -> bytes:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert references.referring(images, AMI) == [tmp_path / "out" / "report.json"]
+    assert housekeeping.referring(images, AMI) == [tmp_path / "out" / "report.json"]
 
 
 def test_an_image_that_is_gone_is_no_error(images: Path, tmp_path: Path) -> None:
-    references.note(images, "ami-gone", tmp_path / "out")
-    assert not references.known(images, "ami-gone")
-    assert references.referring(images, "ami-gone") == []
+    housekeeping.note(images, "ami-gone", tmp_path / "out")
+    assert not housekeeping.known(images, "ami-gone")
+    assert housekeeping.referring(images, "ami-gone") == []

@@ -14,7 +14,7 @@ from localregion import space
 from localregion.backends import InstanceView
 from localregion.backends.security_groups import GroupRules
 from localregion.images import LoopDevice, SpareDisks, spare_disks
-from localregion.machines import factory, kvm
+from localregion.machines import factory, platforms
 from localregion.machines.boards import FAULT_TAG
 from localregion.machines.factory import MachineFactory
 from localregion.machines.firmware import Boot
@@ -29,7 +29,7 @@ BOOT = Boot(Path("vmlinuz"), None, "root=/dev/vda1")
 @pytest.fixture
 def machines(world: World, monkeypatch: pytest.MonkeyPatch) -> MachineFactory:
     monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
-    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    monkeypatch.setattr(platforms, "usable", lambda *_: True)
     return MachineFactory(world.layout, world.ec2, world.images.disk_of, lambda: None, (2222, 5000, 8080))
 
 
@@ -60,7 +60,7 @@ def test_emulated_machines_share_the_host_s_processors(host_cpus: int, with_kvm:
 
 def test_a_disk_that_was_copied_before_the_launch_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
-    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    monkeypatch.setattr(platforms, "usable", lambda *_: True)
     instances = [world.launch(), world.launch()]
     with ThreadPoolExecutor(1) as workers:
         spares = SpareDisks(world.layout.instances / "spare", workers.submit)
@@ -78,7 +78,7 @@ def test_a_disk_that_was_copied_before_needs_no_space_a_second_time(
     world: World, monkeypatch: pytest.MonkeyPatch, copied_before: bool
 ) -> None:
     monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
-    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    monkeypatch.setattr(platforms, "usable", lambda *_: True)
     instance = world.launch()
     source, _ = world.images.disk_of(instance.image_id)
     with ThreadPoolExecutor(1) as workers:
@@ -180,7 +180,7 @@ def test_a_sandbox_alone_gets_the_copy_s_loop_device(
     world: World, monkeypatch: pytest.MonkeyPatch, tag: str | None, closed: bool
 ) -> None:
     monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
-    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    monkeypatch.setattr(platforms, "usable", lambda *_: True)
     loop = Loop()
     monkeypatch.setattr(spare_disks, "attach", lambda *_: loop)
     instance = world.launch()
@@ -231,7 +231,7 @@ def test_security_groups_are_applied_only_where_conditions_ask_for_it(
             powered.append(spec)
 
     monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
-    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    monkeypatch.setattr(platforms, "usable", lambda *_: True)
     monkeypatch.setattr(factory, "QemuMachine", Powered)
     world.ec2.set_group_rules(GroupRules(), 2222)
     for filtered in (False, True):

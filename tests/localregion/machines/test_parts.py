@@ -13,11 +13,10 @@ import pytest
 
 from gpu_ami.errors import MachineError
 from gpu_ami.files import write_json
-from localregion.machines import kvm, relay
+from localregion.machines import platforms, relay
 from localregion.machines.console import cap_console, note_on_console, read_console
-from localregion.machines.dropped_port import DroppedPort
-from localregion.machines.metadata import build_tree, look_up
-from localregion.machines.notices import NOTICE_TAG
+from localregion.machines.firewall import DroppedPort
+from localregion.machines.metadata import NOTICE_TAG, build_tree, look_up
 from localregion.machines.qmp import Qmp, short_path
 from tests.localregion.machines.test_metadata import VIEW
 from tests.onhost.drain_hook.programs import hook_module
@@ -104,8 +103,8 @@ def fake_qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setattr(kvm, "DEVICE", tmp_path)  # a device that can be opened
-    monkeypatch.setattr(kvm, "_DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr(platforms, "DEVICE", tmp_path)  # a device that can be opened
+    monkeypatch.setattr(platforms, "_DEADLINE_SECONDS", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_kvm_counts_only_if_a_kernel_ran(
 ) -> None:
     fake_qemu(tmp_path, monkeypatch, script)
     remembered = tmp_path / "kvm.json"
-    assert kvm.usable(tmp_path / "vmlinuz", remembered) is usable
+    assert platforms.usable(tmp_path / "vmlinuz", remembered) is usable
     assert json.loads(remembered.read_text())["usable"] is usable
 
 
@@ -131,14 +130,14 @@ def test_the_answer_is_remembered_for_this_boot_of_the_host(tmp_path: Path, monk
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     remembered = tmp_path / "kvm.json"
     write_json(remembered, {"host_boot": boot, "usable": True})
-    assert kvm.usable(tmp_path / "vmlinuz", remembered) is True
+    assert platforms.usable(tmp_path / "vmlinuz", remembered) is True
     write_json(remembered, {"host_boot": "another", "usable": True})
-    assert kvm.usable(tmp_path / "vmlinuz", remembered) is False
+    assert platforms.usable(tmp_path / "vmlinuz", remembered) is False
 
 
 def test_no_device_no_kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kvm, "DEVICE", tmp_path / "nothing")
-    assert kvm.usable(tmp_path / "vmlinuz", tmp_path / "kvm.json") is False
+    monkeypatch.setattr(platforms, "DEVICE", tmp_path / "nothing")
+    assert platforms.usable(tmp_path / "vmlinuz", tmp_path / "kvm.json") is False
 
 
 # Notices that a tag plants, as the drain hook reads them from the metadata service of an instance.

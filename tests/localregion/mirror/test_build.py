@@ -1,4 +1,4 @@
-"""`python -m localregion.mirror.build`: what it builds and prints."""
+"""`python -m localregion.mirror`: what it builds and prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localregion.mirror import build
+from localregion.mirror import __main__
 
 from .replica_samples import PLAN
 
@@ -20,7 +20,7 @@ def test_a_plan_or_a_lock_is_built_and_listed(
     monkeypatch.setenv("GPU_AMI_HOME", str(fresh))
     for document in (PLAN, {"plan": PLAN}):
         (tmp_path / "plan.json").write_text(json.dumps(document))
-        assert build.main([str(tmp_path / "plan.json"), "tool"]) == 0
+        assert __main__.main([str(tmp_path / "plan.json"), "tool"]) == 0
         listed = capsys.readouterr().out
         assert " vendor.example/flat/x86_64/tool-1_1.2.3-1+x2_amd64.deb\n" in listed
         assert "agent.deb" not in listed
@@ -32,10 +32,10 @@ def test_a_component_without_a_replica_is_an_error(
 ) -> None:
     monkeypatch.setenv("GPU_AMI_HOME", str(fresh))
     (tmp_path / "plan.json").write_text(json.dumps(PLAN))
-    assert build.main([str(tmp_path / "plan.json"), "left_out"]) == 2
+    assert __main__.main([str(tmp_path / "plan.json"), "left_out"]) == 2
     assert "nobody-has-this" in capsys.readouterr().err
 
 
 def test_without_a_plan_it_prints_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (build.main([]), build.main(["--help"])) == (2, 2)
+    assert (__main__.main([]), __main__.main(["--help"])) == (2, 2)
     assert "PLAN: a plan.json or a lock" in capsys.readouterr().err

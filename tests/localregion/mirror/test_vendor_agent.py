@@ -12,7 +12,7 @@ import pytest
 
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
-from localregion.mirror import signing, vendor_agent
+from localregion.mirror import mirror, signing
 
 pytestmark = pytest.mark.slow
 
@@ -44,27 +44,27 @@ def shop(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
 
 def test_good_package_is_kept_and_not_fetched_again(shop: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     folder, facts = shop
-    kept = vendor_agent.download_agent(tmp_path, facts, QUIET)
+    kept = mirror.download_agent(tmp_path, facts, QUIET)
     assert kept.read_bytes() == b"a package" and kept.with_name(kept.name + ".sig").exists()
     (folder / "amazon-cloudwatch-agent.deb").unlink()
-    assert vendor_agent.download_agent(tmp_path, facts, QUIET) == kept
+    assert mirror.download_agent(tmp_path, facts, QUIET) == kept
 
 
 def test_tampered_package_is_refused(shop: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     folder, facts = shop
     (folder / "amazon-cloudwatch-agent.deb").write_bytes(b"another package")
     with pytest.raises(CloudError, match="bad signature"):
-        vendor_agent.download_agent(tmp_path, facts, QUIET)
+        mirror.download_agent(tmp_path, facts, QUIET)
     assert [path.name for path in (tmp_path / "vendor").iterdir()] == []
 
 
 def test_another_key_is_refused(shop: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     with pytest.raises(CloudError, match="expected " + "A" * 40):
-        vendor_agent.download_agent(tmp_path, shop[1] | {"key_fingerprint": "A" * 40}, QUIET)
+        mirror.download_agent(tmp_path, shop[1] | {"key_fingerprint": "A" * 40}, QUIET)
 
 
 def test_missing_package_names_the_address_and_the_way_out(shop: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     (shop[0] / "amazon-cloudwatch-agent.deb.sig").unlink()
     with pytest.raises(CloudError, match=r"amazon-cloudwatch-agent\.deb\.sig: ") as caught:
-        vendor_agent.download_agent(tmp_path, shop[1], QUIET)
+        mirror.download_agent(tmp_path, shop[1], QUIET)
     assert "--agent-package FILE" in caught.value.hint

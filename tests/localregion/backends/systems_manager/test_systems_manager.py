@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from localregion.backends import Refused
-from localregion.backends.systems_manager.commands import Command, Invocation, PluginResult, limit
+from localregion.backends.systems_manager.commands import Command, Invocation, Nodes, PluginResult, limit
 from localregion.backends.systems_manager.documents import AWS_DOCUMENTS, Step, require_size, steps
-from localregion.backends.systems_manager.nodes import Nodes
-from localregion.backends.systems_manager.service import Association
+from localregion.backends.systems_manager.ssm import Association
 from tests.localregion.conftest import Clock, World
 
 

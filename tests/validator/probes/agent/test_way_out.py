@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from localregion.machines.dropped_port import DroppedPort
+from localregion.machines.firewall import DroppedPort
 from tests.validator.checks.conftest import table_host
 from validator.checks import metrics
 from validator.cloudwatch import ApiRefused, Point, Series

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 from gpu_ami.errors import CloudError
 from gpu_ami.files import write_text
 from localregion.backends import INSTANCE_SECRET, Ec2, Refused, instance_of_access_key
-from localregion.eks import tokens
+from localregion.eks import credentials
 from localregion.eks.cloud_controller import CloudController, Instance
 from localregion.eks.control_plane import SERVICE_CIDR, ControlPlane
 from localregion.kubernetes import RELEASES, find
@@ -261,7 +261,7 @@ class Eks:
         try:
             token = str(json.loads(body)["spec"]["token"])
             user = self._user(self._named(name), token)
-        except (tokens.Rejected, Refused, ValueError, LookupError, TypeError) as error:
+        except (credentials.Rejected, Refused, ValueError, LookupError, TypeError) as error:
             self._note(f"cluster {name} rejects a token: {error}")
             return answer | {"status": {"authenticated": False, "error": "Unauthorized"}}
         return answer | {"status": {"authenticated": True, "user": user}}
@@ -269,7 +269,7 @@ class Eks:
     def _user(self, cluster: _Cluster, token: str) -> dict[str, Any]:
         """The Kubernetes user of an AWS identity: the creator is an administrator, others need an access entry."""
         known = self._identities
-        key = tokens.access_key(token, cluster.name, known.secret_of)
+        key = credentials.access_key(token, cluster.name, known.secret_of)
         instance_id = known.instance_of(key)
         if instance_id is None:
             arn = f"arn:aws:iam::{known.account}:user/{key}"
@@ -278,7 +278,7 @@ class Eks:
         entry = cluster.entries.get(role)
         instance = known.instances().get(instance_id)
         if entry is None or instance is None:
-            raise tokens.Rejected(f"no access entry for {role or 'an instance without a role'} ({instance_id})")
+            raise credentials.Rejected(f"no access entry for {role or 'an instance without a role'} ({instance_id})")
         username = entry["username"].replace("{{EC2PrivateDNSName}}", instance.hostname)
         groups = _NODE_GROUPS if entry["type"] == EC2_LINUX else entry["kubernetesGroups"]
         return {"username": username, "uid": role, "groups": groups}

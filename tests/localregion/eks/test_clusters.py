@@ -11,9 +11,9 @@ import pytest
 
 from gpu_ami.errors import CloudError
 from localregion.backends import Refused
-from localregion.eks import Eks, Identities, Instance, Reach, service
+from localregion.eks import Eks, Identities, Instance, Reach, clusters
 from localregion.kubernetes import Build
-from tests.localregion.eks.test_tokens import NODE_KEY, SECRETS, a_token, node_token
+from tests.localregion.eks.test_credentials import NODE_KEY, SECRETS, a_token, node_token
 
 ROLE = "arn:aws:iam::123456789012:role/gpu-ami-local"
 NODE = Instance("i-0123456789abcdef0", "p5.48xlarge", "us-east-1a", "us-east-1", "127.20.0.4", "ip-127-20-0-4.internal")
@@ -53,10 +53,10 @@ def notes() -> list[str]:
 @pytest.fixture
 def eks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]) -> Eks:
     Plane.stopped, Plane.error = [], ""
-    monkeypatch.setattr(service, "ControlPlane", Plane)
-    monkeypatch.setattr(service, "CloudController", Controller)
+    monkeypatch.setattr(clusters, "ControlPlane", Plane)
+    monkeypatch.setattr(clusters, "CloudController", Controller)
     builds = {"1.35": Build("1.35.4", tmp_path)}
-    monkeypatch.setattr(service, "find", lambda _home, version: builds.get(version))
+    monkeypatch.setattr(clusters, "find", lambda _home, version: builds.get(version))
 
     def instance_of(key: str) -> str | None:
         return NODE.id if key == NODE_KEY else None

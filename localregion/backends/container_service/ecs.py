@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localregion.backends import REGION, Ec2, Refused, calling_instance
-from localregion.backends.container_service import tasks
+from localregion.backends.container_service import instances
 from localregion.backends.container_service.instances import (
     DRAINING,
     INACTIVE,
@@ -41,7 +41,7 @@ class ContainerService:
         """endpoint: where an instance reaches the API."""
         self._ec2, self._clock, self._poll_seconds, self._endpoint = ec2, clock, poll_seconds, endpoint
         self.instances = ContainerInstances(clock, silent_seconds, ec2.account, REGION)
-        self.tasks: dict[str, tasks.Task] = {}
+        self.tasks: dict[str, instances.Task] = {}
         self._changed = threading.Condition()
         self._actions: Mapping[str, Callable[[Body], dict[str, Any]]] = {
             "ecs:DeregisterContainerInstance": self._deregister,
@@ -96,10 +96,10 @@ class ContainerService:
     def _end(self, row: ContainerInstance) -> None:
         row.status = INACTIVE
         for task in self.tasks.values():
-            if task.instance is row and task.last != tasks.STOPPED:
+            if task.instance is row and task.last != instances.STOPPED:
                 task.reason, task.code = "Host EC2 terminated or deregistered", "TerminationNotice"
-                task.change(tasks.STOPPED, [], "", self._clock())
-                row.give_back(tasks.needs(task.definition), task.gpus)
+                task.change(instances.STOPPED, [], "", self._clock())
+                row.give_back(instances.needs(task.definition), task.gpus)
         self._changed.notify_all()
 
     def _refuse_delete(self, body: Body) -> None:
@@ -117,12 +117,12 @@ class ContainerService:
 
     def _describe(self, row: ContainerInstance) -> dict[str, Any]:
         states = [task.last for task in self.tasks.values() if task.instance is row]
-        counts = (states.count(tasks.RUNNING), states.count(tasks.PENDING))
+        counts = (states.count(instances.RUNNING), states.count(instances.PENDING))
         return row.describe(self.instances.is_connected(row), counts)
 
     def _deregister(self, body: Body) -> dict[str, Any]:
         row = self._instance(body)
-        running = [task for task in self.tasks.values() if task.instance is row and task.last != tasks.STOPPED]
+        running = [task for task in self.tasks.values() if task.instance is row and task.last != instances.STOPPED]
         if running and not body.get("force"):
             raise Refused("InvalidParameterException", "Found running tasks on the instance.")
         self._end(row)
@@ -161,13 +161,13 @@ class ContainerService:
         started, failures = [], []
         for name in body["containerInstances"]:
             row = self.instances.find(cluster, str(name))
-            reason = self._refusal(row, tasks.needs(definition))
+            reason = self._refusal(row, instances.needs(definition))
             if reason or row is None:
                 failures.append({"arn": row.arn if row else str(name), "reason": reason})
                 continue
-            gpus = row.take(tasks.needs(definition))
-            task = tasks.Task(
-                tasks.new_arn(row), cluster, row, definition["taskDefinitionArn"], definition, gpus,
+            gpus = row.take(instances.needs(definition))
+            task = instances.Task(
+                instances.new_arn(row), cluster, row, definition["taskDefinitionArn"], definition, gpus,
                 str(body.get("startedBy", "")), body.get("tags", []), self._clock(),
             )  # fmt: skip
             self.tasks[task.arn] = task
@@ -211,7 +211,7 @@ class ContainerService:
         ]
         return _page(sorted(found), body, "families")
 
-    def _task(self, body: Body) -> tasks.Task:
+    def _task(self, body: Body) -> instances.Task:
         name = str(body.get("task", ""))
         found = next((row for arn, row in self.tasks.items() if name in (arn, arn.rpartition("/")[2])), None)
         if found is None or found.cluster != self._cluster(body):
@@ -220,7 +220,7 @@ class ContainerService:
 
     def _stop_task(self, body: Body) -> dict[str, Any]:
         task = self._task(body)
-        if task.last != tasks.STOPPED:
+        if task.last != instances.STOPPED:
             task.stop(str(body.get("reason") or "Task stopped by user"), "UserInitiated")
             self._changed.notify_all()
         return {"task": task.describe()}
@@ -237,7 +237,7 @@ class ContainerService:
         return {"tasks": found, "failures": failures}
 
     def _list_tasks(self, body: Body) -> dict[str, Any]:
-        cluster, desired = self._cluster(body), str(body.get("desiredStatus") or tasks.RUNNING)
+        cluster, desired = self._cluster(body), str(body.get("desiredStatus") or instances.RUNNING)
         rows = [row for row in self.tasks.values() if row.cluster == cluster and row.desired == desired]
         if body.get("startedBy"):
             rows = [row for row in rows if row.started_by == body["startedBy"]]
@@ -273,7 +273,7 @@ class ContainerService:
             while True:
                 row = self._of_agent(instance_id, body)
                 due = [task for task in self.tasks.values() if task.instance is row and not task.sent]
-                due = [task for task in due if task.last != tasks.STOPPED]
+                due = [task for task in due if task.last != instances.STOPPED]
                 left = ends - time.monotonic()
                 if due or left <= 0:
                     for task in due:
@@ -287,8 +287,8 @@ class ContainerService:
             if task.instance.ec2_instance_id != instance_id:
                 raise Refused("InvalidParameterException", "The referenced task was not found.")
             task.change(str(body["status"]), body.get("containers", []), str(body.get("reason", "")), self._clock())
-            if task.last == tasks.STOPPED:
-                task.instance.give_back(tasks.needs(task.definition), task.gpus)
+            if task.last == instances.STOPPED:
+                task.instance.give_back(instances.needs(task.definition), task.gpus)
             self._changed.notify_all()
         return {"acknowledgment": "ACK"}
 

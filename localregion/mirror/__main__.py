@@ -1,4 +1,4 @@
-"""Builds a plan's replicas into a folder and lists them: `python -m localregion.mirror.build PLAN [COMPONENT…]`.
+"""Builds a plan's replicas into a folder and lists them: `python -m localregion.mirror PLAN [COMPONENT…]`.
 
 For those who write replicas. PLAN: a plan.json or a lock (variables/locks/*.json). COMPONENT: keys of the plan; without
 any, those of the roles that the plan runs. The tree is $GPU_AMI_HOME/mirror/current.

