@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from validator import aws
+from validator.aws import NotOfAws
 from validator.deadline import limit_requests
 
 if TYPE_CHECKING:
@@ -40,17 +42,6 @@ _NO_END = "no end of pages after {:.0f} s"
 _NOT_AWS_HINT = "did a proxy answer instead?"
 _COMPLETE = "Complete"  # StatusCode of a MetricDataResult: Complete, PartialData, InternalError, Forbidden
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
-_THROTTLED = {
-    "Throttling", "ThrottlingException", "ThrottledException", "RequestLimitExceeded", "TooManyRequestsException",
-    "LimitExceededException", "LimitExceeded",
-}  # fmt: skip
-_DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
-_CREDENTIALS = {"UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch"}
-
-
-class _IncompleteAnswer(Exception):
-    """An answer lacks a key that AWS always sends: it came from something else."""
 
 
 class _PartialAnswer(Exception):
@@ -130,7 +121,9 @@ class CloudWatch:
         import boto3
         from botocore.config import Config
 
-        session: Any = self._session or boto3.session.Session(region_name=self.region, profile_name=self.profile)
+        session: Any = self._session or boto3.session.Session(
+            botocore_session=aws.session(), region_name=self.region, profile_name=self.profile
+        )
         # botocore must not retry: it would wait in the thread that all checks share.
         config = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
         client = session.client(service, endpoint_url=self.endpoint, config=config)
@@ -181,11 +174,8 @@ class CloudWatch:
                 refusal, retryable = _refusal(action, error)
             except (ConnectionError, HTTPClientError) as error:
                 refusal, retryable = ApiRefused(action, "", str(error), "is the endpoint reachable from here?"), True
-            except (ResponseParserError, PaginationError, _IncompleteAnswer) as error:
+            except (ResponseParserError, PaginationError, NotOfAws) as error:
                 message = f"the answer is not one of AWS: {str(error).partition(', invalid XML received')[0]}"
-                refusal, retryable = ApiRefused(action, "", message, _NOT_AWS_HINT), True
-            except (ValueError, TypeError, AttributeError, LookupError) as error:  # values of another kind, or bytes
-                message = f"the answer is not one of AWS: {error}"
                 refusal, retryable = ApiRefused(action, "", message, _NOT_AWS_HINT), True
             except _PartialAnswer as error:
                 refusal, retryable = ApiRefused(action, "", str(error), "CloudWatch failed: try again later"), True
@@ -310,22 +300,22 @@ def arrivals(
 
 
 def _complete(pages: Iterable[Page], *keys: str) -> list[Page]:
-    """The pages of an answer. _IncompleteAnswer: one lacks a key."""
+    """The pages of an answer. NotOfAws: one lacks a key."""
     complete = []
     for page in pages:
         for key in keys:
             if key not in page:
-                raise _IncompleteAnswer(f"it has no {key!r}")
+                raise NotOfAws(f"it has no {key!r}")
         complete.append(page)
     return complete
 
 
 def _bounded(pages: Iterable[Page]) -> Iterator[Page]:
-    """The pages, for as long as an action may take. _IncompleteAnswer: they have no end."""
+    """The pages, for as long as an action may take. NotOfAws: they have no end."""
     deadline = time.monotonic() + RETRY_SECONDS
     for number, page in enumerate(pages):
         if number and time.monotonic() > deadline:
-            raise _IncompleteAnswer(_NO_END.format(RETRY_SECONDS))
+            raise NotOfAws(_NO_END.format(RETRY_SECONDS))
         yield page
 
 
@@ -347,7 +337,7 @@ def _datapoints(pages: Iterable[GetMetricDataOutputTypeDef]) -> list[tuple[int, 
 
 def _number(query: str) -> int:
     if not query[1:].isdigit():
-        raise _IncompleteAnswer(f"no query had the id {query!r}")
+        raise NotOfAws(f"no query had the id {query!r}")
     return int(query[1:])
 
 
@@ -356,16 +346,11 @@ def _refusal(action: str, error: ClientError) -> tuple[ApiRefused, bool]:
     answer = error.response.get("Error", {})
     code, message = answer.get("Code", ""), answer.get("Message", str(error))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    hint = ""
-    if code in _DENIED:
+    row = aws.classify(code, message)
+    hint = row.advice
+    if row.kind is aws.Kind.DENIED:
         hint = f"allow {action} in the policy of the caller: iam/caller-prove.json"
-    elif code in _EXPIRED:
-        hint = "the credentials have expired: log in again; the session must be as long as the proof"
-    elif code in _CREDENTIALS:
-        hint = "AWS does not accept these credentials"
-    elif code in _THROTTLED:
-        hint = f"AWS limits the rate of this call for the account, for more than {RETRY_SECONDS:.0f} s"
-    return ApiRefused(action, code, message, hint), code in _THROTTLED or status >= 500
+    return ApiRefused(action, code, message, hint), row.retry or status >= 500
 
 
 def _metric_stat(series: Series, period: int, statistic: str) -> MetricStatTypeDef:

@@ -17,6 +17,7 @@ from gpu_ami.cloud import aws_errors, capacity, dead_man, runs
 from gpu_ami.cloud.launches import Launch, request, tag_list
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
+from validator import aws
 from validator.deadline import limit_requests
 
 if TYPE_CHECKING:
@@ -83,9 +84,8 @@ class Cloud:
     def session(self) -> Any:
         """A boto3 session of this place's region and credentials."""
         import boto3
-        import botocore.session
 
-        shared = botocore.session.Session()
+        shared = aws.session()
         shared.register_component("data_loader", _service_descriptions())
         keys = self.place.credentials
         return boto3.Session(
@@ -170,14 +170,18 @@ class Cloud:
         if reservation not in self._zones:
             with contextlib.suppress(CloudError), _translated(f"looking up {reservation}"):
                 rows = self.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
-                self._zones[reservation] = rows["CapacityReservations"][0]["AvailabilityZone"]
+                self._zones[reservation] = aws.first(rows["CapacityReservations"], "CapacityReservations")[
+                    "AvailabilityZone"
+                ]
         return self._zones.get(reservation, "")
 
     def is_open(self, reservation: str) -> bool:
         """Whether every matching launch in its zone uses a Capacity Reservation. False: it cannot be read."""
         with contextlib.suppress(CloudError), _translated(f"looking up {reservation}"):
             rows = self.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
-            return rows["CapacityReservations"][0].get("InstanceMatchCriteria") == "open"
+            return (
+                aws.first(rows["CapacityReservations"], "CapacityReservations").get("InstanceMatchCriteria") == "open"
+            )
         return False
 
     def reservation_of(self, instance_id: str) -> str:
@@ -224,7 +228,9 @@ class Cloud:
     def _run_instances(self, launch: Launch, asked: RunInstancesRequestTypeDef) -> list[str]:
         with _translated(f"launching {launch.instance_type} from {launch.ami}"):
             instances = self.ec2.run_instances(**asked)["Instances"]
-            return [instances[index]["InstanceId"] for index in range(launch.count)]
+            if len(instances) < launch.count:
+                raise aws.NotOfAws(f"expected {launch.count} instances, got {len(instances)}")
+            return [instance["InstanceId"] for instance in instances[: launch.count]]
 
     def end_at(self, instance_id: str, expires: str) -> None:
         """Has AWS terminate the instance then, where the place has a role for it. expires: RFC 3339, UTC."""

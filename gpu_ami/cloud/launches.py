@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from gpu_ami.cloud import aws_errors, capacity
+from validator.aws import first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,8 @@ def with_efa(ec2: EC2Client, place: Place, instance_type: str) -> list[InstanceN
     """
     with aws_errors.translated(f"looking up the network cards of {instance_type}"):
         names = cast("Sequence[InstanceTypeType]", [instance_type])
-        network = ec2.describe_instance_types(InstanceTypes=names)["InstanceTypes"][0]["NetworkInfo"]
+        types = ec2.describe_instance_types(InstanceTypes=names)["InstanceTypes"]
+        network = first(types, "InstanceTypes")["NetworkInfo"]
     cards = [card for card in network.get("NetworkCards", []) if _takes_efa(card)]
     own = any(card["NetworkCardIndex"] == 0 for card in cards)
     requested = [interface(place, 0, 0, "efa" if own else "interface")]

@@ -157,6 +157,13 @@ def test_kinds_of_codes() -> None:
     assert aws_errors.is_not_found("InvalidAMIID.NotFound") and not aws_errors.is_not_found("AuthFailure")
 
 
+@pytest.mark.parametrize("kind", [KeyError, TypeError, AttributeError, ValueError, IndexError])
+def test_a_mistake_of_ours_stays_what_it_is(kind: type[Exception]) -> None:
+    """ "The answer is not one of AWS" would send the reader to a proxy, and hide the line."""
+    with pytest.raises(kind), aws_errors.translated("listing images"):
+        raise kind("ours")
+
+
 HTML = b"<html><body>Please log in</body></html>"
 
 

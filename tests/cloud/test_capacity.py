@@ -10,6 +10,7 @@ import pytest
 from gpu_ami.cloud import Place, aws_errors, capacity
 from gpu_ami.cloud.capacity import Search, Way, ways_of
 from gpu_ami.errors import CapacityError, CloudError, MachineError, UsageError
+from validator.aws import CAPACITY_ADVICE
 
 A, B = "subnet-0000000a", "subnet-0000000b"
 ZONES = {A: "us-east-1a", B: "us-east-1b"}
@@ -59,7 +60,7 @@ def test_the_error_names_type_zone_way_answer_and_time_of_each_attempt() -> None
     with pytest.raises(CapacityError, match=r"no capacity for p5\.48xlarge in 4 attempts") as caught:
         made.run(launch)
     error = caught.value
-    assert error.code == SHORT and error.exit_code == 5 and error.hint == aws_errors.CAPACITY_HINT
+    assert error.code == SHORT and error.exit_code == 5 and error.hint == CAPACITY_ADVICE
     assert [line.partition(" ")[2] for line in error.details] == [
         f"p5.48xlarge in {zone} ({subnet}), {way}: {SHORT}: no"
         for way in ("spot", "on-demand")

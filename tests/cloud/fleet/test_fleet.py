@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Cloud, Place
-from gpu_ami.cloud.fleet import FleetMachine, Selection, machines, run_command
+from gpu_ami.cloud.fleet import FleetMachine, Limits, Selection, machines, run_command
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError, UsageError
 from tests.fleet.service_machines import GROUP, Fleet
@@ -60,8 +60,8 @@ def test_a_parameter_has_the_tier_that_it_needs(cloud: Cloud) -> None:
 
 def test_an_association_is_made_anew_with_its_targets(cloud: Cloud) -> None:
     run_command.ensure_document(cloud, "mine", content("true"))
-    first = run_command.ensure_association(cloud, "all", "mine", [{"Key": "tag:a", "Values": ["b"]}])
-    second = run_command.ensure_association(cloud, "all", "mine", [{"Key": "tag:a", "Values": ["c"]}])
+    first = run_command.ensure_association(cloud, "all", "mine", [{"Key": "tag:a", "Values": ["b"]}], Limits())
+    second = run_command.ensure_association(cloud, "all", "mine", [{"Key": "tag:a", "Values": ["c"]}], Limits())
     assert first != second
     assert (
         run_command.remove_associations(cloud, "all") == [second]
