@@ -20,6 +20,7 @@ IMPORTS = {
         "gpu_ami/process.py",
         "validator/transport/proxy.py",  # the program through which SSH reaches a host
         "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
+        "validator/transport/transcript.py",  # runs what a check asks over a tree of files
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
     "paramiko": {"validator/transport/ssh.py", "validator/transport/target.py", "validator/transport/handshake.py"},

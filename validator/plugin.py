@@ -53,6 +53,7 @@ _CHECKS = Path(__file__).parent / "checks"
 _twins: dict[backend.HostLink, Any] = {}
 _BACKEND = "validator.transport.backend.BatchBackend"
 _IMAGE_BACKEND = "validator.transport.backend.ImageBackend"
+_TRANSCRIPT_BACKEND = "validator.transport.transcript.TranscriptBackend"
 
 
 @dataclass
@@ -110,7 +111,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--results: every xdist process would write its own file; omit -n, checks run concurrently without it"
         )
-    testinfra.backend.BACKENDS |= {"ssh": _BACKEND, "image": _IMAGE_BACKEND}
+    testinfra.backend.BACKENDS |= {"ssh": _BACKEND, "image": _IMAGE_BACKEND, "transcript": _TRANSCRIPT_BACKEND}
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
     backend.DEFAULTS.proxy_command = config.getoption("proxy_command")
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
@@ -350,7 +351,10 @@ def machine(_testinfra_host: Any, request: pytest.FixtureRequest) -> MachineUnde
 
     option, machines = request.config.getoption, request.config.stash[RUN].machines
     if _testinfra_host not in machines:
-        under_test = MachineUnderTest(as_root(_testinfra_host), option("instance_id"), option("instance_type"))
+        known_type = option("instance_type") or getattr(
+            _testinfra_host.backend, "instance_type", None
+        )  # a transcript's
+        under_test = MachineUnderTest(as_root(_testinfra_host), option("instance_id"), known_type)
         machines[_testinfra_host] = under_test
     return machines[_testinfra_host]
 

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.planned("container_toolkit"), pytest.mark.beside_live]
 _RUNTIME = "nvidia-container-runtime"
 _CDI = "nvidia.com/gpu"
 _DAEMON = "/etc/docker/daemon.json"
+_RUNTIMES = "/etc/docker-runtimes.d"
 # Directories of CDI specifications, in this order (container-device-interface SPEC.md); the second is on tmpfs.
 _SPECIFICATIONS = "/etc/cdi /var/run/cdi"
 
@@ -51,12 +52,18 @@ def test_runtime_knows_the_toolkit(host: Any, plan: PlanDocument, observe: Obser
     if host.run("test -x /usr/bin/%s", _RUNTIME).rc != 0:
         observe.fail(f"/usr/bin/{_RUNTIME} is missing or not executable: {runtime} cannot give containers a GPU")
     if runtime == "docker":
-        source, program = _DAEMON, docker_runtime(_daemon_text(host, observe))
+        source, program = _DAEMON, docker_runtime(_daemon_text(host, observe)) or _of_amazon_s_docker(host)
     else:
         source, program = "containerd config dump", _program(_containerd(host, observe))
     observe(program, _RUNTIME)
     if program is None or program.rpartition("/")[2] != _RUNTIME:
         observe.fail(f"{source}: runtime nvidia: expected {_RUNTIME}, got {program if program is not None else 'none'}")
+
+
+def _of_amazon_s_docker(host: Any) -> str | None:
+    """Amazon's docker package starts dockerd with a runtime for each program in that folder, as on ECS's AMIs."""
+    shown = host.run(f"grep -so /[a-z/]*{_RUNTIME} {_RUNTIMES}/nvidia", pure=True).stdout.split()
+    return str(shown[0]) if shown else None
 
 
 def _program(config: containers.ContainerdConfig) -> str | None:

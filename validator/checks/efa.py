@@ -225,7 +225,7 @@ def test_adapters_reach_gpu_memory(host: Any, plan: PlanDocument, machine: Machi
     if not promised["efa_interfaces"] or not promised["gpu_count"]:
         unproven(f"{machine.instance_type} has no EFA adapter beside a GPU")
     hardware.require_board(host, plan)
-    providers = {device.name: device.p2p or "none" for device in rdma.efa_devices(host)}
+    providers = rdma.providers(host, [device.name for device in rdma.efa_devices(host)])
     observe(providers, "NVIDIA")
     if not providers:
         unproven("no EFA device: see test_every_promised_adapter_is_there")

@@ -40,6 +40,8 @@ def planned(plan: PlanDocument, component: str) -> dict[str, str]:
     if not package and not packages and "url" in row:
         unproven(f"{component} is installed by {str(row['url']).rpartition('/')[2]}, not from packages")
     versions = package | (packages if isinstance(packages, dict) else {})
+    if not versions:
+        unproven(f"the plan names no packages of {component}")
     return {str(name): str(version) for name, version in versions.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,14 @@ def read(printed: str) -> list[Device]:
 def devices(host: Any) -> list[Device]:
     """All RDMA devices, by name."""
     return read(str(host.run(LIST, pure=True).stdout))
+
+
+def providers(host: Any, names: Sequence[str]) -> dict[str, str]:
+    """Device → its provider of GPU memory ("NVIDIA"), "none" without one."""
+    paths = [f"/sys/class/infiniband/{name}/device/p2p" for name in names]
+    shown = host.run(f"grep -s '' {' '.join(['%s'] * len(paths))} /dev/null", *paths, pure=True).stdout if names else ""
+    found = dict(line.split(":", 1) for line in shown.splitlines() if ":" in line)
+    return {name: found.get(path, "").strip() or "none" for name, path in zip(names, paths, strict=True)}
 
 
 def efa_devices(host: Any) -> list[Device]:

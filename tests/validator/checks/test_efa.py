@@ -250,8 +250,10 @@ def test_gpu_memory_is_reached(judge: Judge, instance_type: str, listed: str, ve
     types = [*(dict(row, gpu_count=4) for row in TYPES), {"name": "p4d.24xlarge", "efa_interfaces": 4, "gpu_count": 8}]
     machine = FakeMachine(METADATA, instance_type=instance_type)
     given = as_plan({**WITH_DRIVER, "instance_types": types})
-    rows = "".join(f"device|{row.replace('|', f'|{EFA_DRIVER}|')}\n" for row in listed.splitlines())
-    found = judge(efa.test_adapters_reach_gpu_memory, {"for d in*": rows + BRIDGES}, plan=given, machine=machine)
+    rows = "".join(f"device|{row.split('|')[0]}|{EFA_DRIVER}|\n" for row in listed.splitlines())
+    files = "".join(f"/sys/class/infiniband/{row.replace('|', '/device/p2p:')}\n" for row in listed.splitlines())
+    table = {"for d in*": rows + BRIDGES, "grep -s*": files}
+    found = judge(efa.test_adapters_reach_gpu_memory, table, plan=given, machine=machine)
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
