@@ -106,12 +106,16 @@ class InstanceType(TypedDict):
 
 
 class Kernel(TypedDict):
-    """The kernel series and its packages; {release} in `headers` is what `uname -r` prints."""
+    """The kernel series and its packages; {release} in `headers` is what `uname -r` prints.
+
+    follows: series that source AMIs of the planned name boot: the image keeps the one that it finds.
+    """
 
     version: str
     package: str
     headers: str
     hold: list[str]
+    follows: NotRequired[list[str]]
 
 
 class FurtherRepository(TypedDict):
@@ -202,6 +206,7 @@ class NvidiaDriver(PackagedComponent):
     sha256: NotRequired[str]
     licence_settings: NotRequired[dict[str, str]]
     system_packages: NotRequired[list[str]]
+    kernel_packages: NotRequired[dict[str, list[str]]]
     branches: NotRequired[dict[str, DriverBranch]]
     selects_at_boot: NotRequired[list[str]]
     without_gsp: NotRequired[list[str]]
@@ -215,6 +220,7 @@ class DriverCompanion(PackagedComponent):
     package_version: NotRequired[str]
     nvlsm_instance_types: NotRequired[list[str]]
     system_packages: NotRequired[list[str]]
+    kernel_packages: NotRequired[dict[str, list[str]]]
 
 
 class Cuda(PackagedComponent):

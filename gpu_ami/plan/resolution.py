@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpu_ami.cloud import Mirror, Place, aws_errors
 from gpu_ami.errors import UsageError
@@ -43,6 +43,11 @@ def _change_kernel(document: ResolvedPlan, place: Place) -> None:
     assumed = document["kernel"]["version"]
     note = f"not proven here: kernel {assumed}; machines of {place.name} boot {place.kernel}"
     document["kernel"] = {**document["kernel"], "version": str(place.kernel)}
+    document["kernel"].pop("follows", None)
+    for name, section in cast(dict[str, Any], document).items():
+        if isinstance(section, dict) and assumed in section.get("kernel_packages", {}):
+            packages = {**section["kernel_packages"], str(place.kernel): section["kernel_packages"][assumed]}
+            document[name] = {**section, "kernel_packages": packages}  # type: ignore[literal-required]
     document["notes"] = [*document["notes"], note]
 
 

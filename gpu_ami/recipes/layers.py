@@ -21,7 +21,7 @@ from gpu_ami.recipes.components import Registry, build_order, components
 from gpu_ami.recipes.facts import ARCHITECTURES, VARIABLES, Facts, judged, load_facts, read_yaml
 from gpu_ami.recipes.rules import NO_KEYS, ResolveContext
 from gpu_ami.recipes.site import components_of, in_order, site_folder, site_roles
-from gpu_ami.recipes.solver import Solution, solve
+from gpu_ami.recipes.solver import Solution, with_kernel
 from validator.schema import Choice, Integer, Keys, ListOf, Mistake, Named, Text, did_you_mean, key_path
 
 # What a recipe must say itself; everything else may come from the layers below it.
@@ -358,7 +358,7 @@ class ExplainedValue:
 def explain(recipe: Recipe, facts: Facts) -> list[ExplainedValue]:
     """Every value in the order of the layers' keys, then what the base AMI brings along, then the conflicts."""
     context = ResolveContext(recipe.values, facts, components_of(recipe.site))
-    solution = solve(context)
+    context, solution = with_kernel(context)
     values = [_explained(recipe, facts, solution, key, value) for key, value in _leaves(recipe.values, "")]
     keys = {explained.key for explained in values}
     values += [

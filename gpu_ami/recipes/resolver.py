@@ -12,7 +12,7 @@ from gpu_ami.recipes.layers import Recipe, raise_mistakes
 from gpu_ami.recipes.notes import remark
 from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, python_for
 from gpu_ami.recipes.site import components_of, digest, files
-from gpu_ami.recipes.solver import solve
+from gpu_ami.recipes.solver import with_kernel
 from validator.plan_document import (
     Gpu,
     InstanceType,
@@ -37,7 +37,7 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
 
 def _resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     context = ResolveContext(recipe.values, facts, components_of(recipe.site))
-    solution = solve(context)
+    context, solution = with_kernel(context)
     if solution.conflicts:
         raise_mistakes(recipe.file, [_line(recipe, conflict) for conflict in solution.conflicts])
     sources = Sources()

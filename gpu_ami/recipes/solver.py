@@ -6,7 +6,7 @@ Which releases are known for an operating system, which of them `newest` takes, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_ami.recipes.components import chosen as chosen_components
 from gpu_ami.recipes.facts import (
@@ -46,6 +46,20 @@ def image_rules(context: ResolveContext) -> list[Rule]:
     """Checked once: they do not depend on the chosen versions."""
     of_components = [rule for one in context.components.values() for names, rule in one.rules if not names]
     return [*IMAGE_RULES, *of_components, volume_has_room, base_keeps_its_own, *BRANCH_RULES]
+
+
+def with_kernel(context: ResolveContext) -> tuple[ResolveContext, Solution]:
+    """The context with the kernel series to plan, and its solution.
+
+    Where nothing sets the series, and what is planned does not build on the first: the series, of those that the
+    system's packages bring, with the fewest conflicts. Where AMIs are found by their series, another series is another
+    AMI, which the recipe has to name.
+    """
+    first = context, solve(context)
+    if not first[1].conflicts or context.fixed_kernel or "{kernel}" in str(context.os["source_ami"]):
+        return first
+    others = [replace(context, series=series) for series in context.installable_kernels[1:]]
+    return min([first, *((other, solve(other)) for other in others)], key=lambda tried: len(tried[1].conflicts))
 
 
 def solve(context: ResolveContext) -> Solution:

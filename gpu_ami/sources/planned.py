@@ -90,7 +90,8 @@ def _of_role(document: ResolvedPlan, role: str) -> Iterator[Planned]:
         yield PlannedDownload(role, version, str(content["url"]), str(content.get("sha256", "")))
     elif "package" in content:
         yield Unasked(role, str(content["package"]), _SYSTEM)
-    systems = [content.get("runtime_package", ""), *content.get("system_packages", ())]
+    of_kernels = [name for names in content.get("kernel_packages", {}).values() for name in names]
+    systems = [content.get("runtime_package", ""), *content.get("system_packages", ()), *of_kernels]
     yield from (Unasked(role, name, _SYSTEM) for name in systems if name)
 
 

@@ -58,7 +58,10 @@ def read_boot(disk: Path, folder: Path) -> Boot | None:
 
 
 def default_entry(config: str) -> GrubEntry | None:
-    """The entry that GRUB would take: number `default` (0 unless set), else the first with a kernel."""
+    """The entry that GRUB would take: number or id `default` (0 unless set), else the first with a kernel."""
+    named = re.search(r'^\s*set default="([^"$]*[^"\d$][^"$]*)"\s*$', config, re.MULTILINE)
+    if named and (entry := _entry_with_id(config, named.group(1).rpartition(">")[2])):
+        return entry
     chosen = re.search(r'^\s*set default="?(\d+)"?\s*$', config, re.MULTILINE)
     # A submenu's entries do not count: update-grub puts older kernels there.
     blocks = re.findall(r"^menuentry\b.*?\{\n(.*?)^\}", config, re.MULTILINE | re.DOTALL)
@@ -67,6 +70,14 @@ def default_entry(config: str) -> GrubEntry | None:
         return None
     index = int(chosen.group(1)) if chosen else 0
     return entries[index] if index < len(entries) else entries[0]
+
+
+def _entry_with_id(config: str, wanted: str) -> GrubEntry | None:
+    """The entry with an id, in a submenu or not: `submenu>entry` names it by both."""
+    for head, block in re.findall(r"^\s*(menuentry\b.*?)\{\n(.*?)^\s*\}", config, re.MULTILINE | re.DOTALL):
+        if f"'{wanted}'" in head:
+            return _read_entry(block)
+    return None
 
 
 def _read_entry(block: str) -> GrubEntry | None:

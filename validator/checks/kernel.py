@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
-from validator.plan_document import PlanDocument
+from validator.plan_document import Kernel, PlanDocument
 from validator.probes import package_database, packages
 
 pytestmark = [pytest.mark.planned("kernel"), pytest.mark.beside_live]
@@ -19,23 +19,40 @@ def is_of_line(release: str, line: str) -> bool:
     return re.match(rf"{re.escape(line)}(\.|-|$)", release) is not None
 
 
+def is_planned(release: str, kernel: Kernel) -> bool:
+    """Whether a release is of the planned series; of an image that follows its base AMI: one of several, or newer."""
+    lines = kernel.get("follows") or [kernel["version"]]
+    if any(is_of_line(release, line) for line in lines):
+        return True
+    return "follows" in kernel and all(_numbers(release) > _numbers(line) for line in lines)
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """`6.17.0-1019-aws` → (6, 17)."""
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+
+
+def _expected(kernel: Kernel) -> str:
+    return " or ".join(kernel.get("follows") or [kernel["version"]])
+
+
 @pytest.mark.survives
 def test_running_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The running kernel is of the planned series, for which the drivers were built and proven."""
-    line, release = plan["kernel"]["version"], output(host, "uname -r").strip()
+    line, release = _expected(plan["kernel"]), output(host, "uname -r").strip()
     observe(release, line)
-    if not is_of_line(release, line):
+    if not is_planned(release, plan["kernel"]):
         observe.fail(f"running kernel: expected line {line}, got {release}")
 
 
 @pytest.mark.tier("T0")
 def test_every_installed_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """No kernel of another series is installed. The boot loader could select it at the next boot."""
-    line = plan["kernel"]["version"]
+    line = _expected(plan["kernel"])
     images = host.run("ls -1 /boot").stdout.split()
     releases = [name.removeprefix("vmlinuz-") for name in images if re.match(r"vmlinuz-(?!0-rescue)", name)]
     observe(releases, line)
-    others = [release for release in releases if not is_of_line(release, line)]
+    others = [release for release in releases if not is_planned(release, plan["kernel"])]
     if others or not releases:
         observe.fail(f"kernels in /boot: expected only line {line}, got {', '.join(others) or 'none'}")
 

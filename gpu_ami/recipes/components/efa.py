@@ -14,6 +14,7 @@ from gpu_ami.recipes.rules import (
     TemplateVariable,
     Understood,
     bundled_plugin,
+    kernel_module_rule,
     plain,
     versioned,
 )
@@ -69,7 +70,7 @@ COMPONENT = Component(
     },
     section=Efa,
     write=_section,
-    rules=NETWORK_RULES,
+    rules=(*NETWORK_RULES, kernel_module_rule("efa")),
     size_gib=0.6,
     version_tag="efa_version",
     is_promised=True,

@@ -32,7 +32,7 @@ def _add_subnet_manager(
     sources.add("version of nvlsm", row)
     section["nvlsm_instance_types"] = instance_types
     section["packages"] = {"nvlsm": row["version"]}
-    section["system_packages"] = [*driver_packages.modules_extra(context), *_INFINIBAND[context.os["family"]]]
+    section.update(driver_packages.modules_extra(context, *_INFINIBAND[context.os["family"]]))  # type: ignore[typeddict-item]
 
 
 COMPONENT = Component(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.rules import Component, TemplateVariable, built_from_tag, versioned
+from gpu_ami.recipes.rules import Component, TemplateVariable, built_from_tag, kernel_module_rule, versioned
 from validator.plan_document import SourceBuild
 
 COMPONENT = Component(
@@ -14,6 +14,7 @@ COMPONENT = Component(
     keys=versioned('"2.5"'),
     section=SourceBuild,
     write=built_from_tag("gdrcopy"),
+    rules=(kernel_module_rule("gdrcopy"),),
     size_gib=0.1,
     template=TemplateVariable(r"(nvidia_)?gdrcopy(_driver)?_version"),
 )

@@ -5,6 +5,7 @@ resolve_context      what rules are given: recipe, system, node family, accelera
 driver               the driver from NVIDIA, the system's archive, GRID's bucket or a base AMI; libraries built on it
 system               rules of instance types, system, node family, accelerators and root volume
 interconnect         rules of EFA, aws-ofi-nccl and NCCL
+kernel_modules       on which kernel series modules are built that are not of the kernel
 incompatibilities    combinations that are known not to work, and what a recipe accepts of them
 
 A new rule is a function in one of them and an entry in its `*_RULES`; a rule of one component alone is in its own file
@@ -35,6 +36,7 @@ from gpu_ami.recipes.rules.driver import (
 from gpu_ami.recipes.rules.incompatibilities import INCOMPATIBILITY_RULES, TELEMETRY_RULES, refusal, unknown_layout
 from gpu_ami.recipes.rules.incompatibilities import notes as accepted_notes
 from gpu_ami.recipes.rules.interconnect import NETWORK_RULES, bundled_plugin
+from gpu_ami.recipes.rules.kernel_modules import does_not_build, kernel_module_rule
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 from gpu_ami.recipes.rules.system import IMAGE_RULES, base_keeps_its_own, has_packages, python_for, volume_has_room
 
@@ -62,7 +64,9 @@ __all__ = [
     "built_from_tag",
     "bundled_plugin",
     "distribution_has_driver",
+    "does_not_build",
     "has_packages",
+    "kernel_module_rule",
     "latest",
     "plain",
     "python_for",

@@ -62,11 +62,15 @@ class DriverBranch:
 
 @dataclass(frozen=True)
 class ResolveContext:
-    """A recipe's values, the rows of the facts that they name, the components: what rules and sections are given."""
+    """A recipe's values, the rows of the facts that they name, the components: what rules and sections are given.
+
+    series: a kernel series of the system to plan instead of the first, where neither recipe nor base AMI sets one.
+    """
 
     values: Mapping[str, Any]
     facts: Facts
     components: Mapping[str, Component]
+    series: str = ""
 
     @cached_property
     def os_name(self) -> str:
@@ -149,8 +153,37 @@ class ResolveContext:
     @cached_property
     def kernel(self) -> str:
         """The kernel series that the image boots: the recipe's, else the base AMI's, else the system's first."""
+        return str(self.fixed_kernel or self.series or self.os["kernels"][0])
+
+    @cached_property
+    def fixed_kernel(self) -> str | None:
+        """The kernel series that the recipe or the node family's base AMI sets; None where neither does."""
         asked = self.values.get("kernel", {}).get("version")
-        return str(asked or self.base_kernel or self.os["kernels"][0])
+        return str(asked) if asked else self.base_kernel
+
+    def kernel_packages(self, series: str) -> Row:
+        """The system's row of the packages of a kernel series."""
+        rows = self.os["kernel_packages"]
+        return rows.get(series) or rows["default"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def installable_kernels(self) -> tuple[str, ...]:
+        """Series that a build can get to: of those that share a package, the first, which the package brings today."""
+        packages: dict[str, str] = {}
+        for series in map(str, self.os["kernels"]):
+            packages.setdefault(self.kernel_packages(series)["package"], series)
+        return tuple(packages.values())
+
+    @cached_property
+    def followed_kernels(self) -> tuple[str, ...]:
+        """Series that AMIs of the planned name boot, one after the other: the image takes the one that it finds.
+
+        () where recipe or node family set the series, or the package has one series alone.
+        """
+        package = self.kernel_packages(self.kernel)["package"]
+        same = [one for one in map(str, self.os["kernels"]) if self.kernel_packages(one)["package"] == package]
+        is_first = self.kernel == str(self.os["kernels"][0])
+        return tuple(same) if len(same) > 1 and is_first and not self.fixed_kernel else ()
 
     @cached_property
     def base_kernel(self) -> str | None:

@@ -110,7 +110,9 @@ def test_every_kernel_of_the_facts_has_its_packages(system: str, series: str) ->
     assert Base(system, kernel=series).kernel_package == row["package"].replace("{deb}", "amd64")
     if system == "debian12":  # Debian itself, with its own archive
         return
-    wanted = {row["package"], row["headers"], row["modules_extra"], *row["hold"]} - {"linux-headers-{release}"}
+    wanted = {row["package"], row["headers"], *row["hold"]} - {"linux-headers-{release}"}
+    if series != "6.17":  # of the package that brings 7.0 today
+        wanted |= {row[key] for key in ("modules_extra",) if key in row}
     assert wanted <= set(kernel_names(system, row["package"]))
 
 
@@ -121,7 +123,8 @@ def test_kernels_differ_in_their_names_alone(system: str) -> None:
     assert {path.name.removesuffix(".txt") for path in files} == {
         rootfs_layers.kernel_package(system, one) for one in series
     }
-    contents = [[line.split()[1:] for line in base_image.listed(path)] for path in files]
+    rows = [[line.split() for line in base_image.listed(path)] for path in files]
+    contents = [[row[1:] for row in one if "modules-extra" not in row[0]] for one in rows]  # which not all series have
     assert all(content == contents[0] for content in contents)
 
 

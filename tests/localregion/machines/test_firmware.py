@@ -42,6 +42,18 @@ def test_default_counts_top_level_entries() -> None:
     assert chosen is not None and chosen.kernel == "/boot/vmlinuz-6.1.0-2"
 
 
+def test_default_can_be_the_id_of_an_entry_of_a_submenu() -> None:
+    """As role kernel sets it where a recipe chooses another kernel than the newest."""
+    menu = MENU.replace(
+        "submenu 'Advanced options'", "submenu 'Advanced options' $menuentry_id_option 'gnulinux-advanced-12'"
+    )
+    menu = menu.replace("menuentry 'older'", "menuentry 'older' $menuentry_id_option 'gnulinux-6.1.0-1-advanced-12'")
+    chosen = default_entry(menu.replace('default="0"', 'default="gnulinux-advanced-12>gnulinux-6.1.0-1-advanced-12"'))
+    assert chosen is not None and chosen.kernel == "/boot/vmlinuz-6.1.0-1"
+    gone = default_entry(menu.replace('default="0"', 'default="gnulinux-advanced-12>gnulinux-5.9-advanced-12"'))
+    assert gone is not None and gone.kernel == "/boot/vmlinuz-6.1.0-2"
+
+
 @pytest.mark.parametrize("menu", ["", "menuentry 'bios' {\n\tchainloader +1\n}\n"])
 def test_a_menu_without_kernels_has_no_entry(menu: str) -> None:
     assert default_entry(menu) is None

@@ -13,6 +13,7 @@ from validator.plan_document import PlanDocument
 
 SECTION = {"version": "6.1", "package": "linux-image-cloud-amd64", "hold": ["linux-headers-cloud-amd64", "linux-aws"]}
 PLAN = as_plan({"os": {"family": "debian"}, "kernel": SECTION})
+FOLLOWS = as_plan({"os": {"family": "debian"}, "kernel": {**SECTION, "version": "7.0", "follows": ["7.0", "6.17"]}})
 REDHAT = as_plan(
     {"os": {"family": "redhat"}, "kernel": {"version": "6.1", "package": "kernel", "hold": ["kernel-devel"]}}
 )
@@ -27,6 +28,13 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (
         kernel.test_running_kernel_is_of_the_planned_line, PLAN, {"uname*": "6.12.58-82.121.amzn2023.x86_64\n"}, "FAIL",
         "running kernel: expected line 6.1, got 6.12.58-82.121.amzn2023.x86_64",
+    ),
+    # Ubuntu's AMIs of one name boot one series after the other; a newer one is judged by what is built for it.
+    (kernel.test_running_kernel_is_of_the_planned_line, FOLLOWS, {"uname*": "6.17.0-1019-aws\n"}, "PASS", ""),
+    (kernel.test_running_kernel_is_of_the_planned_line, FOLLOWS, {"uname*": "7.2.0-1001-aws\n"}, "PASS", ""),
+    (
+        kernel.test_running_kernel_is_of_the_planned_line, FOLLOWS, {"uname*": "6.14.0-1011-aws\n"}, "FAIL",
+        "running kernel: expected line 7.0 or 6.17, got 6.14.0-1011-aws",
     ),
     (
         kernel.test_every_installed_kernel_is_of_the_planned_line, PLAN,

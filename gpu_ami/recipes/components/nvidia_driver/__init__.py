@@ -18,6 +18,7 @@ from gpu_ami.recipes.rules import (
     TemplateVariable,
     Understood,
     distribution_has_driver,
+    kernel_module_rule,
     latest,
     version_kind,
 )
@@ -81,6 +82,7 @@ COMPONENT = Component(
         *DRIVER_RULES,
         *DISTRIBUTION_RULES,
         *INCOMPATIBILITY_RULES,
+        kernel_module_rule("nvidia_driver"),
         ((), distribution_has_driver),
         *(((), rule) for rule in GRID_RULES),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import NotRequired, TypedDict, cast
 
 from gpu_ami.recipes.facts import Row, Sources, at_least, branch, parts
 from gpu_ami.recipes.rules import Assignment, ResolveContext
@@ -116,8 +116,8 @@ def _grid_section(context: ResolveContext, version: str, sources: Sources) -> Nv
         "flavour": context.flavour,
         "url": f"{facts['base_url']}/{row['folder']}/{file}",
         "licence_settings": {"EnableUI": "FALSE"},
-        "system_packages": modules_extra(context),
     }
+    section.update(modules_extra(context))  # type: ignore[typeddict-item]
     if "sha256" in asked:
         section["sha256"] = asked["sha256"]
     else:
@@ -207,11 +207,21 @@ def _provided_companion(context: ResolveContext, component: str, needed_on: Sequ
     }
 
 
-def modules_extra(context: ResolveContext) -> list[str]:
-    """The system's package of further kernel modules, where it has one ({release}: what `uname -r` prints)."""
-    kernels = context.os["kernel_packages"]
-    package = (kernels.get(context.kernel) or kernels["default"]).get("modules_extra")
-    return [package] if package else []
+class SystemPackages(TypedDict):
+    """Packages of the system's own archive ({release}: what `uname -r` prints); kernel_packages: by kernel series."""
+
+    system_packages: list[str]
+    kernel_packages: NotRequired[dict[str, list[str]]]
+
+
+def modules_extra(context: ResolveContext, *others: str) -> SystemPackages:
+    """The system's package of further kernel modules, where its series has one, and others."""
+    series = context.followed_kernels or (context.kernel,)
+    rows = {one: context.kernel_packages(one) for one in series}
+    extra = {one: [str(row["modules_extra"])] for one, row in rows.items() if "modules_extra" in row}
+    if len(series) > 1 and extra:
+        return {"system_packages": list(others), "kernel_packages": extra}
+    return {"system_packages": [*extra.get(context.kernel, ()), *others]}
 
 
 def of_base(context: ResolveContext, sources: Sources) -> DriverOfBase:
