@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_ami import cli
 from gpu_ami.commands import Outcome, lint_agent
 from gpu_ami.progress import Progress
 
@@ -19,7 +20,7 @@ MESSAGE = "unknown key; did you mean region?"
 
 
 def run(*files: Path) -> Outcome:
-    return lint_agent.execute(argparse.Namespace(files=list(files), writes=None), Progress("quiet"))
+    return lint_agent.execute(argparse.Namespace(files=list(files), writes=None, schema=None), Progress("quiet"))
 
 
 @pytest.fixture
@@ -76,3 +77,14 @@ def test_text_that_is_not_json_is_an_error_of_that_file_alone(tmp_path: Path, go
         1,
         f"{path}: error: line 1: the file: not JSON: Expecting property name enclosed in double quotes",
     )
+
+
+def test_own_schema_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text('{"agent": {"region": "eu-west-1"}}')
+    (tmp_path / "schema.json").write_text('{"properties": {"agent": {"properties": {"region": {"type": "integer"}}}}}')
+    (tmp_path / "no-schema.json").write_text('{"type": 5}')
+    words = ["lint-agent", str(tmp_path / "config.json"), "--schema"]
+    assert cli.main([*words, str(tmp_path / "schema.json")]) == 1
+    assert "agent.region: 'eu-west-1' is not of type 'integer' (--schema)" in capsys.readouterr().out
+    assert cli.main([*words, str(tmp_path / "no-schema.json")]) == 2
+    assert "no JSON schema" in capsys.readouterr().err

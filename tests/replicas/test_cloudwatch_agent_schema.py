@@ -22,7 +22,15 @@ from validator.probes.agent import findings, lint_logs, lint_plugins
 
 lint = import_module("validator.probes.agent.lint")  # the package exports a function of that name
 # Keys that the schema's translator ignores, as it does any other of this section; the linter names typing mistakes.
-_OF_AGENT = {"credentials", "run_as_user", "user_agent", "quiet", "internal", "use_dualstack_endpoint"}
+_OF_AGENT = {
+    "credentials",
+    "run_as_user",
+    "user_agent",
+    "quiet",
+    "internal",
+    "use_dualstack_endpoint",
+    "system_metrics_enabled",
+}
 FILE = {"file_path": "/var/log/a", "log_group_name": "g", "log_stream_name": "{instance_id}", "retention_in_days": 90}
 LOGS: dict[str, Any] = {"logs": {"logs_collected": {"files": {"collect_list": [FILE]}}}}
 METRICS: dict[str, Any] = {"metrics": {"metrics_collected": {"nvidia_gpu": {"measurement": ["power_draw"]}}}}

@@ -8,6 +8,7 @@ injected_xids        those that are Xids
 lint                 a linter for the configuration: agent and metrics
 lint_logs            the linter's rules for logs, with those of the CloudWatch Logs API
 lint_plugins         the linter's rules for cpu, disk, mem and other system plugins
+release_schema       what the agent's own check of a release refuses (release_schema.yml)
 findings             the linter's findings and shared rules
 json_lines           line numbers of the values in a JSON document
 """

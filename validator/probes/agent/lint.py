@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 from validator.probes import nvidia_smi
 from validator.probes.agent.findings import (
@@ -27,12 +28,13 @@ from validator.probes.agent.findings import (
 from validator.probes.agent.json_lines import line_numbers
 from validator.probes.agent.lint_logs import logs_findings
 from validator.probes.agent.lint_plugins import dimensions_by_plugin, measurements, plugin_findings
+from validator.probes.agent.release_schema import schema_findings
 
 _TOP = ("agent", "metrics", "logs", "traces", "opentelemetry")
 _AGENT = (
     "metrics_collection_interval", "region", "credentials", "debug", "aws_sdk_log_level", "logfile",
     "omit_hostname", "run_as_user", "user_agent", "quiet", "internal", "service.name", "deployment.environment",
-    "use_dualstack_endpoint",
+    "use_dualstack_endpoint", "system_metrics_enabled",
 )  # fmt: skip
 _AGENT_TYPES: Mapping[str, type] = {"region": str, "run_as_user": str, "debug": bool, "omit_hostname": bool}
 _TYPE_NAMES = {str: "name", bool: "boolean (true or false)"}
@@ -84,6 +86,8 @@ def lint(config: object, *, files: Collection[str] | None = None) -> list[Findin
             section = config[name]
             findings += rules(section) if isinstance(section, dict) else [not_an_object(name, section)]
     findings += _both_in_one(config)
+    known = {finding.path for finding in findings if finding.severity == ERROR}
+    findings += [finding for finding in schema_findings(config) if finding.path not in known]
     return sorted(findings, key=lambda finding: finding.severity != ERROR)
 
 
@@ -109,7 +113,7 @@ def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
         return
     if "nvidia_smi" in plugins:
         yield Finding(ERROR, "metrics.metrics_collected.nvidia_smi", "internal name of the plugin: use nvidia_gpu")
-    counters = [name for name in plugins if name[:1].isupper()]
+    counters = [name for name, plugin in plugins.items() if name[:1].isupper() or _is_counter_object(name, plugin)]
     for name in counters:
         where = f"metrics.metrics_collected.{name}"
         yield Finding(WARNING, where, "a performance counter of Windows: the agent on Linux does not collect it")
@@ -118,9 +122,16 @@ def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
     yield from plugin_findings(plugins)
     if "nvidia_gpu" in plugins:
         yield from _gpu(plugins["nvidia_gpu"])
-    # In a file for GPUs alone, a dimension that is none is a mistake of ours; the agent itself starts with it.
-    severity = ERROR if set(plugins) == {"nvidia_gpu"} else WARNING
-    yield from _aggregation(section, dimensions_by_plugin(plugins, appended), severity)
+    yield from _aggregation(section, dimensions_by_plugin(plugins, appended), WARNING)  # the agent starts with it
+
+
+def _is_counter_object(name: str, plugin: object) -> bool:
+    """An object of Windows' performance counters, whatever its name, by the names of its counters."""
+    measured = plugin.get("measurement") if isinstance(plugin, dict) else None
+    if name in _PLUGINS or not isinstance(measured, list) or "resources" not in cast(dict[str, object], plugin):
+        return False
+    names = [str(entry.get("name") if isinstance(entry, dict) else entry) for entry in measured]
+    return any(re.search(r"[ %/]|^[A-Z]|[a-z][A-Z]", one) for one in names)
 
 
 def _namespace(section: Mapping[str, object]) -> Iterator[Finding]:
@@ -141,6 +152,9 @@ def _append_dimensions(appended: object) -> Iterator[Finding]:
         if key not in _APPENDED:
             message = f"expected {', '.join(_APPENDED)}, got {key}{suggestion(key, _APPENDED)}"
             yield Finding(ERROR, f"{where}.{key}", message)
+        elif value == f"${{!aws:{key}}}":
+            message = f"${{!aws:{key}}} is not replaced: the agent leaves the dimension out"
+            yield Finding(WARNING, f"{where}.{key}", message)
         elif value != f"${{aws:{key}}}":
             yield Finding(ERROR, f"{where}.{key}", f"expected '${{aws:{key}}}', got {value!r}")
 

@@ -28,6 +28,7 @@ _LOGS = (
     "logs_collected", "log_stream_name", "endpoint_override", "force_flush_interval", "credentials",
     "metrics_collected", "service.name", "deployment.environment", "concurrency",
 )  # fmt: skip
+_COLLECTED = ("files", "journald", "windows_events", "application_signals", "app_signals")
 _FILE = (
     "file_path", "log_group_name", "log_stream_name", "log_group_class", "retention_in_days", "timestamp_format",
     "timezone", "trim_timestamp", "multi_line_start_pattern", "encoding", "filters", "auto_removal",
@@ -55,7 +56,7 @@ _MALFORMED = (
 _FILTER_TYPES = ("include", "exclude")
 _MAX_NAME = 512
 _LONGEST = {"{instance_id}": 19, "{hostname}": 63, "{local_hostname}": 63, "{ip_address}": 15, "{date}": 10}
-_PLACEHOLDER = re.compile(r"\{[^}]*\}")
+_PLACEHOLDER = re.compile(r"(?<!\$)\{[^}]*\}")  # ${NAME} is a variable of the agent's environment
 
 
 def logs_findings(section: Mapping[str, object], files: Collection[str] | None) -> Iterator[Finding]:
@@ -71,7 +72,7 @@ def logs_findings(section: Mapping[str, object], files: Collection[str] | None) 
     if not isinstance(collected, dict):
         yield not_an_object("logs.logs_collected", collected)
         return
-    yield from unknown_keys(collected, ("files", "journald", "windows_events"), "logs.logs_collected")
+    yield from unknown_keys(collected, _COLLECTED, "logs.logs_collected")
     for name in ("files", "journald"):
         yield from _not_a_list(collected, name)
     log_files, journals = list(_entries(collected, "files")), list(_entries(collected, "journald"))
@@ -191,7 +192,7 @@ def _journald(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
 def _destination(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
     group = entry.get("log_group_name")
     if not group:
-        yield Finding(ERROR, f"{where}.log_group_name", "missing: the agent would name the group after the file")
+        yield Finding(WARNING, f"{where}.log_group_name", "missing: the agent names the group after the file")
     else:
         yield from _placeholders(group, f"{where}.log_group_name")
         yield from _name(group, f"{where}.log_group_name", r"[.\-_/#A-Za-z0-9]", "letters, digits and . - _ / #")

@@ -83,7 +83,7 @@ CASES = [
     ),
     (
         metrics(lambda m: m["aggregation_dimensions"].append(["InstanceType"])),
-        "error: metrics.aggregation_dimensions[2]: no metric has the dimension 'InstanceType'",
+        "warning: metrics.aggregation_dimensions[2]: no metric has the dimension 'InstanceType'",
     ),
     (
         metrics(lambda m: m["aggregation_dimensions"].append("index")),

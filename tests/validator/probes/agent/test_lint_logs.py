@@ -68,7 +68,7 @@ def test_correct_sections_have_no_findings() -> None:
         ({"logs_collected": {"journald": []}}, "logs.logs_collected.journald: expected an object, got list"),
         (log_file(file_path="gpuevent.log"), f"{ENTRY}.file_path: expected an absolute path, got 'gpuevent.log'"),
         (log_file(file_path="/var/log/gpuevents.jsonl"), "nothing on the image writes /var/log/gpuevents.jsonl; did"),
-        (log_file(log_group_name=None), f"error: {ENTRY}.log_group_name: missing"),
+        (log_file(log_group_name=None), f"warning: {ENTRY}.log_group_name: missing"),
         (
             log_file(log_group_name="/ec2/gpu log:1"),
             "name: expected letters, digits and . - _ / #, got ' ' ':'",
