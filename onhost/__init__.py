@@ -13,7 +13,7 @@ enter_image          mounts an image's files and changes root into them (transpo
 bug_report           NVIDIA's bug report, with a time and a size limit (evidence.py)
 replica_packages     packages that replace the vendors' (evidence.py)
 replica_builds       replica kernel modules and libraries without a package (evidence.py)
-unpackaged           files that no package owns (probes/unpackaged.py)
+unpackaged           files that no package owns (probes/footprints.py)
 image_inodes         the inodes of an image's directories, and their last change (evidence.py)
 changed_since        what has changed on a machine since its image (probes/since_image.py)
 verify_partly        dpkg --verify without some directories (probes/packages.py)

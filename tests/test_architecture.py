@@ -224,7 +224,7 @@ _THROUGH_THE_DOOR = {
     "localregion.backends.systems_manager.documents": (
         "tests/localregion/backends/systems_manager/test_systems_manager.py"
     ),
-    "validator.file_account.differences": "tests/validator/file_account/test_inventory.py",
+    "validator.file_account.inventory": "tests/validator/file_account/test_inventory.py",
 }
 
 

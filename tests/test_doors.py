@@ -18,7 +18,7 @@ _ON_THE_IMAGE = ("localregion/replicas/",)
 IMPORTS = {
     "subprocess": {
         "gpu_ami/process.py",
-        "validator/transport/proxy.py",  # the program through which SSH reaches a host
+        "validator/transport/handshake.py",  # the program through which SSH reaches a host
         "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
         "validator/transport/transcript.py",  # runs what a check asks over a tree of files
     },

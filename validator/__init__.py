@@ -18,7 +18,6 @@ inputs               what a user's file must be before it is read: a regular fil
 schema               the grammar of a user's files; reports all mistakes at once
 pci                  commands that list PCI devices, and say whether the GPUs are real
 evidence             logs, states and facts of a host, kept whatever the verdict
-container_service    container instances and tasks of ECS
 aws                  AWS's errors, one row each; answers that are checked as they are parsed
 cloudwatch           reads datapoints and log events from CloudWatch and CloudWatch Logs
 call_deadline        a time limit for each HTTP request of a boto3 client

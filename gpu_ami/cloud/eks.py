@@ -14,7 +14,6 @@ from typing import Any
 from gpu_ami.cloud import aws_errors
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.errors import CloudError
-from validator import eks_token
 from validator.probes.cluster import kubernetes
 
 ACTIVE = "ACTIVE"
@@ -201,5 +200,5 @@ def admit_nodes(cloud: Cloud, name: str, role: str, tags: Mapping[str, str]) -> 
 
 def api(cloud: Cloud, name: str, endpoint: str, authority: str) -> kubernetes.Client:
     """The cluster's Kubernetes API, as the place's caller. authority: base64."""
-    token = eks_token.renewed(name, cloud.place.region, lambda: cloud.session()._session)
+    token = kubernetes.renewed_token(name, cloud.place.region, lambda: cloud.session()._session)
     return kubernetes.Client(endpoint, kubernetes.trusting(base64.b64decode(authority).decode()), token)

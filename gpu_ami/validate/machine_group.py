@@ -18,7 +18,6 @@ from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machines import Watch
 from gpu_ami.validate.proof import MachineLost
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
-from validator.probes.cluster import nccl_tests
 from validator.probes.cluster import nodes as node_files
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def nodes_of(machines: Sequence[Machine], cloud: Cloud) -> tuple[node_files.Node
     )
 
 
-def known_of(instance_type: str, nodes: int) -> tuple[bool, nccl_tests.Floor | None]:
+def known_of(instance_type: str, nodes: int) -> tuple[bool, node_files.Floor | None]:
     """Whether NCCL uses GPUDirect RDMA between nodes of a type; the floor of so many, None where no source has one."""
     facts = load_facts().table("collectives")
     gpu_direct = instance_type.partition(".")[0] in facts["gpu_direct_rdma"]["families"]
@@ -151,7 +150,7 @@ def known_of(instance_type: str, nodes: int) -> tuple[bool, nccl_tests.Floor | N
     if row is None or row["nodes"] != nodes:
         return gpu_direct, None
     keys = ("gbps", "nodes", "size", "source", "algorithm", "protocol")
-    return gpu_direct, nccl_tests.Floor(**{key: row[key] for key in keys})
+    return gpu_direct, node_files.Floor(**{key: row[key] for key in keys})
 
 
 def _evidence(proof: Proof, host: HostRecord, what: str, after: str = "") -> Path:

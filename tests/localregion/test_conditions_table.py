@@ -37,7 +37,7 @@ from tests.localregion.conftest import BASE_ID, PUBLIC_KEY, SSH_PORT, Region, Wo
 from tests.report.examples import a_check
 from tests.validate.conftest import a_machine
 from validator.cloudwatch import ApiRefused, CloudWatch
-from validator.probes.agent import way_out
+from validator.probes.agent import delivery
 from validator.results import ERROR, CheckRecord, HostResults
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ class TelemetryProof(Proof):
         try:
             arrived = self.telemetry.wait(lambda: self.telemetry.events(GROUP, "i-1") or None, 60)
             if not arrived:
-                way_out.raise_if_dropped(GuestHost(self.world), "logs", "us-east-1", GUEST_PLAN)
+                delivery.raise_if_dropped(GuestHost(self.world), "logs", "us-east-1", GUEST_PLAN)
             checks.append(a_check("logs", "PASS" if arrived else "FAIL", after=after))
         except ApiRefused as refusal:  # as the plugin judges it
             checks.append(replace(a_check("logs", ERROR, after=after), message=str(refusal)))

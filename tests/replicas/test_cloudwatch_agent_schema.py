@@ -18,7 +18,7 @@ from gpu_ami.recipes import load_facts
 from localregion.replicas.cloudwatch_agent.cwagent import configuration, gpu, schema
 from validator import agent_document
 from validator.probes import nvidia_smi
-from validator.probes.agent import findings, lint_logs, lint_plugins
+from validator.probes.agent import findings, lint_logs
 
 lint = import_module("validator.probes.agent.lint")  # the package exports a function of that name
 # Keys that the schema's translator ignores, as it does any other of this section; the linter names typing mistakes.
@@ -157,7 +157,7 @@ def test_replica_reads_a_measurement_where_the_checks_do(measurement: str) -> No
 
 @pytest.mark.parametrize("plugin", sorted(set(configuration.PLUGINS) - {"nvidia_gpu"}))
 def test_replica_measures_what_the_linter_allows(plugin: str) -> None:
-    assert set(configuration.PLUGINS[plugin][1]) <= set(lint_plugins.MEASUREMENTS[plugin])
+    assert set(configuration.PLUGINS[plugin][1]) <= set(lint.MEASUREMENTS[plugin])
 
 
 @pytest.mark.parametrize(("seconds", "is_right"), [(0, False), (1, True), (findings._MAX_SECONDS, True)])

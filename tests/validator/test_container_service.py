@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from validator.cloudwatch import ApiRefused, CloudWatch
-from validator.container_service import ContainerService, family
+from validator.probes.cluster.ecs import ContainerService, family
 
 RUN = "20261125-000000-abcdef"
 ROW = {

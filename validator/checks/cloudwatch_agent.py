@@ -12,7 +12,7 @@ from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, hardware, package_database
 from validator.probes.agent import config as agent_config
-from validator.probes.agent import log as agent_log
+from validator.probes.agent import delivery as agent_log
 
 _HOME = "/opt/aws/amazon-cloudwatch-agent"
 _UNIT = "amazon-cloudwatch-agent.service"

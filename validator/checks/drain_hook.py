@@ -15,8 +15,8 @@ from validator.observe import Observe, output
 from validator.plan_document import DrainHook, PlanDocument, section
 from validator.probes import MachineUnderTest, logrotate
 from validator.probes.agent import config as agent_config
-from validator.probes.agent import log as agent_log
-from validator.probes.agent import way_out
+from validator.probes.agent import delivery
+from validator.probes.agent import delivery as agent_log
 
 pytestmark = pytest.mark.planned("drain_hook")
 
@@ -176,7 +176,7 @@ def test_log_of_a_drill_arrives(
     observe(f"{len(events or [])} events in {group}", "1")
     if not events:
         agent_log.raise_if_refused(host)
-        way_out.raise_if_dropped(host, "logs", cloudwatch.region, plan)
+        delivery.raise_if_dropped(host, "logs", cloudwatch.region, plan)
         observe.fail(
             f"a drill's line is not in group {group}, stream {stream}, after {cloudwatch.arrival_seconds:.0f} s: {line}"
         )

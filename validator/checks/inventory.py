@@ -19,14 +19,13 @@ from validator.probes import (
     Entry,
     MachineUnderTest,
     SinceImage,
+    base_ami,
     base_driver,
     bill_of_materials,
     footprints,
     package_database,
     packages,
-    system_settings,
     unchanged_since_image,
-    unpackaged,
 )
 from validator.transport import backend
 
@@ -100,18 +99,18 @@ def _unpackaged(host: Any, plan: Any, declared: Declared, below: tuple[str, ...]
     """
     family, running = plan["node"].get("family", "ec2"), not isinstance(host.backend, backend.ImageBackend)
     try:
-        entries = unpackaged.find(host)
+        entries = footprints.find(host)
         if entries is not None and family == "ec2":
             return [entry for entry in entries if entry.path.startswith(below)]
         if entries is None and running:
             unproven("the package database does not own the system's programs")
         base = find_base(host, declared.build).inventory
-        found = entries if entries is not None else unpackaged.find(host, whole=True)
-    except unpackaged.NotListed as error:
+        found = entries if entries is not None else footprints.find(host, whole=True)
+    except footprints.NotListed as error:
         unproven(f"{error}: see system::test_tools_of_the_checks_work")
     except NotTaken as reason:
         unproven(f"the base AMI ({family}) has files that no package owns, and it is not known which: {reason}")
-    return unpackaged.not_of_base(host, [entry for entry in found or [] if entry.path.startswith(below)], base)
+    return footprints.not_of_base(host, [entry for entry in found or [] if entry.path.startswith(below)], base)
 
 
 @pytest.fixture(scope="session")
@@ -123,7 +122,7 @@ def declared(plan: Any, request: pytest.FixtureRequest) -> Declared:
 
 
 def _unexpected(host: Any, plan: Any, declared: Declared, below: tuple[str, ...]) -> list[str]:
-    return unpackaged.unexpected(_unpackaged(host, plan, declared, below), below, declared)
+    return footprints.unexpected(_unpackaged(host, plan, declared, below), below, declared)
 
 
 def _require_none(files: list[str], what: str, declared: Declared, observe: Observe) -> None:
@@ -169,7 +168,7 @@ def test_programs_are_packaged(host: Any, plan: Any, declared: Declared, observe
         for entry in _unpackaged(host, plan, declared, _PROGRAMS)
         if entry.is_executable or re.search(r"\.so(\.[\d.]+)?$|/(dist|site)-packages/", entry.path)
     ]
-    _require_none(unpackaged.unexpected(entries, _PROGRAMS, declared), "programs of no package", declared, observe)
+    _require_none(footprints.unexpected(entries, _PROGRAMS, declared), "programs of no package", declared, observe)
 
 
 @pytest.mark.tier("T0")
@@ -210,7 +209,7 @@ def test_kernel_settings_are_declared(host: Any, plan: Any, declared: Declared, 
 def test_scheduled_jobs_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every cron job, startup script and cloud-init setting belongs to a package or the base AMI."""
     entries = _unpackaged(host, plan, declared, (*_JOBS, "/etc/rc.d/rc.local"))
-    files = [*unpackaged.unexpected(entries, _JOBS, declared)]
+    files = [*footprints.unexpected(entries, _JOBS, declared)]
     files += [entry.path for entry in entries if entry.path in ("/etc/rc.local", "/etc/rc.d/rc.local")]
     scripts = "find /var/spool/at /var/spool/cron/atjobs /var/lib/cloud/scripts -type f ! -name .SEQ 2>/dev/null"
     _require_none(
@@ -252,7 +251,7 @@ def test_package_sources_are_planned(host: Any, plan: Any, declared: Declared, o
     entries = _unpackaged(host, plan, declared, (*_SOURCES, *_SOURCE_FILES))
     files = [
         path
-        for path in unpackaged.unexpected(entries, _SOURCES, declared)
+        for path in footprints.unexpected(entries, _SOURCES, declared)
         if path.rpartition("/")[2].rpartition(".")[0] not in planned
         and path.rpartition("/")[2].replace("-", "_") not in plan["roles"]
     ]
@@ -471,7 +470,7 @@ def test_names_and_time_are_default(host: Any, observe: Observe) -> None:
 def test_kernel_command_line_is_safe(host: Any, observe: Observe) -> None:
     """The kernel command line replaces no init and disables no protection of the kernel."""
     options = output(host, "cat /proc/cmdline").split()
-    observe.nothing([option for option in options if system_settings.is_unsafe_option(option)], "kernel options")
+    observe.nothing([option for option in options if base_ami.is_unsafe_option(option)], "kernel options")
 
 
 def test_listeners_are_known(host: Any, observe: Observe) -> None:

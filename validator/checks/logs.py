@@ -14,9 +14,9 @@ from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument, Publisher, section
 from validator.probes import MachineUnderTest
-from validator.probes.agent import LogFile, way_out
+from validator.probes.agent import LogFile, delivery
 from validator.probes.agent import config as agent_config
-from validator.probes.agent import log as agent_log
+from validator.probes.agent import delivery as agent_log
 
 # Without NVIDIA's driver no boot writes a line into the raw log: there the drill's is the first one.
 _NEEDS_A_DRILL = pytest.mark.after_live("neuron")
@@ -100,7 +100,7 @@ def test_file_arrives_in_its_stream(
         agent_log.raise_if_refused(host)
     events = complete if complete is not None else cloudwatch.events(file.group, file.stream) or []
     if not events:
-        way_out.raise_if_dropped(host, "logs", cloudwatch.region, plan)
+        delivery.raise_if_dropped(host, "logs", cloudwatch.region, plan)
     _compare(written, events, file, observe)
 
 

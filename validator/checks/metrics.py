@@ -16,8 +16,8 @@ from validator.plan_document import Gpu as PlannedGpu
 from validator.plan_document import PlanDocument
 from validator.probes import Gpu, MachineUnderTest
 from validator.probes.agent import config as agent_config
-from validator.probes.agent import log as agent_log
-from validator.probes.agent import way_out
+from validator.probes.agent import delivery
+from validator.probes.agent import delivery as agent_log
 from validator.results import MetricSeries
 
 # The agent measures only NVIDIA GPUs; a Neuron image's metrics are those of neuron_monitor.
@@ -112,7 +112,7 @@ def arrival(
 def require_way_out(arrival: Arrival, host: Any, region: str, plan: PlanDocument | None) -> None:
     """ApiRefused where nothing arrived because connections of the machine to CloudWatch are dropped."""
     if not any(arrival.newest.values()):
-        way_out.raise_if_dropped(host, "monitoring", region, plan)
+        delivery.raise_if_dropped(host, "monitoring", region, plan)
 
 
 def planned_absent(plan: PlanDocument | None, machine: MachineUnderTest) -> list[str] | None:

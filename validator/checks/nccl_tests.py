@@ -11,7 +11,7 @@ from validator.pci import PCI_LIST
 from validator.plan import planned_instance_type
 from validator.plan_document import NcclTests, PlanDocument, section
 from validator.probes import MachineUnderTest, hardware, shared_libraries
-from validator.probes.cluster import nccl_tests
+from validator.probes.cluster import mpi_jobs
 
 pytestmark = [pytest.mark.planned("nccl_tests")]
 
@@ -58,8 +58,8 @@ def test_all_reduce_is_right_on_this_machine(
         unproven("the GPUs are simulated: NCCL cannot run on them")
     program = f"{_FOLDER}/all_reduce_perf -b 8 -e 128M -f 2 -g {gpus} -c 1"
     done = host.run(program, timeout=_SECONDS)
-    result = nccl_tests.read(done.stdout)
-    defects = nccl_tests.result_defects(result, gpus, 1, in_place=True)
+    result = mpi_jobs.read(done.stdout)
+    defects = mpi_jobs.result_defects(result, gpus, 1, in_place=True)
     observe(f"{result.busbw_of_largest} GB/s", f"{gpus} GPUs, #wrong 0")
     if done.rc != 0 or defects:
         said = "; ".join(defects) or (done.stderr.strip() or done.stdout.strip())[-300:]

@@ -11,7 +11,7 @@ import pytest
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import NeuronDevices, PlanDocument
-from validator.probes import MachineUnderTest, kernel_modules, neuron_monitor, packages, shared_libraries
+from validator.probes import MachineUnderTest, kernel_modules, neuron_reports, packages, shared_libraries
 
 pytestmark = pytest.mark.planned("neuron")
 
@@ -112,10 +112,10 @@ def test_monitor_reports_every_device(
     if "aws-neuronx-tools" not in _planned(plan):
         unproven("the plan has no aws-neuronx-tools")
     count = _promised(plan, machine)["count"]
-    shown = host.run(f"timeout {neuron_monitor.SECONDS} {neuron_monitor.PROGRAM} | head -n 1")
+    shown = host.run(f"timeout {neuron_reports.SECONDS} {neuron_reports.PROGRAM} | head -n 1")
     if not shown.stdout.strip():
         observe.fail(
-            f"neuron-monitor printed nothing within {neuron_monitor.SECONDS} s: {shown.stderr.strip() or 'no error'}"
+            f"neuron-monitor printed nothing within {neuron_reports.SECONDS} s: {shown.stderr.strip() or 'no error'}"
         )
     hardware = _json(shown.stdout, observe).get("neuron_hardware_info", {})
     state = {"devices": hardware.get("neuron_device_count"), "error": hardware.get("error")}

@@ -13,9 +13,9 @@ import pytest
 from validator.cloudwatch import CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, output, unproven
 from validator.plan_document import NeuronMonitor, PlanDocument, section
-from validator.probes import MachineUnderTest, logrotate, neuron_monitor
-from validator.probes.agent import log as agent_log
-from validator.probes.agent import way_out
+from validator.probes import MachineUnderTest, logrotate, neuron_reports
+from validator.probes.agent import delivery
+from validator.probes.agent import delivery as agent_log
 
 pytestmark = pytest.mark.planned("neuron_monitor")
 
@@ -105,7 +105,7 @@ def test_log_is_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None
 class Arrival:
     """The series that follow from neuron-monitor's own report, and the newest datapoint of each."""
 
-    expected: Mapping[Series, neuron_monitor.Limits]
+    expected: Mapping[Series, neuron_reports.Limits]
     newest: Mapping[Series, Point | None]
     seconds: float
 
@@ -120,7 +120,7 @@ def arrival(host: Any, machine: MachineUnderTest, cloudwatch: CloudWatch, reques
         unproven("no plan says how neuron-monitor's reports are published")
     arrived = collect(section(plan, "neuron_monitor", NeuronMonitor), machine, cloudwatch)
     if not any(arrived.newest.values()):
-        way_out.raise_if_dropped(host, "logs", cloudwatch.region, plan)
+        delivery.raise_if_dropped(host, "logs", cloudwatch.region, plan)
     return arrived
 
 
@@ -134,11 +134,11 @@ def period_of(planned: NeuronMonitor) -> int:
 def collect(planned: NeuronMonitor, machine: MachineUnderTest, cloudwatch: CloudWatch) -> Arrival:
     """Waits until each series has a datapoint of a report that was made after this one."""
     machine.require_clock()
-    report = neuron_monitor.first_report(machine.host)
+    report = neuron_reports.first_report(machine.host)
     if isinstance(report, str):
         unproven(f"{report}: see neuron::test_monitor_reports_every_device")
     metadata = {**machine.metadata, "instance-id": machine.instance_id, "instance-type": machine.instance_type}
-    expected = neuron_monitor.expected_series(report, planned, metadata)
+    expected = neuron_reports.expected_series(report, planned, metadata)
     return Arrival(expected, *arrivals(cloudwatch, expected, machine.boot_time, period_of(planned)))
 
 

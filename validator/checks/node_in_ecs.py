@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from validator.cloudwatch import ApiRefused, CloudWatch
-from validator.container_service import ACTIVE, STOPPED, ContainerInstance, ContainerService, Task, family
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, compute, containers
-from validator.probes.cluster import joined
+from validator.probes.cluster import ecs, joined
 
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_ecs"), pytest.mark.survives]
 
@@ -45,13 +44,13 @@ class Registered:
     """
 
     cluster: joined.Joined
-    service: ContainerService
-    instance: ContainerInstance | None
+    service: ecs.ContainerService
+    instance: ecs.ContainerInstance | None
     why: str = ""
     active: int = 1
     lost: tuple[str, ...] = ()
 
-    def require(self) -> ContainerInstance:
+    def require(self) -> ecs.ContainerInstance:
         """UNPROVEN where there is none: the check of the agent has failed for that."""
         return self.instance or unproven(f"the machine is no container instance: {self.why}")
 
@@ -59,16 +58,16 @@ class Registered:
 @pytest.fixture(scope="module")
 def registered(cluster_file: joined.Joined, cloudwatch: CloudWatch, host: Any, machine: MachineUnderTest) -> Registered:
     """The machine's registration, once ECS hears its agent."""
-    service = ContainerService(cloudwatch, cluster_file.cluster)
-    seen = list[ContainerInstance]()
+    service = ecs.ContainerService(cloudwatch, cluster_file.cluster)
+    seen = list[ecs.ContainerInstance]()
 
-    def look() -> ContainerInstance | None:
+    def look() -> ecs.ContainerInstance | None:
         seen[:] = service.instances(machine.instance_id)
         return next((row for row in seen if row.connected), None)
 
     found = cloudwatch.wait(look, CONNECT_SECONDS)
     if found is not None:
-        active = sum(row.status == ACTIVE for row in seen)
+        active = sum(row.status == ecs.ACTIVE for row in seen)
         return Registered(cluster_file, service, found, "", active, _lost(cluster_file, service))
     named = host.run(_CLUSTER).stdout.strip() or "default"
     why = f"not registered in {cluster_file.cluster}" if not seen else "registered, but its agent is not connected"
@@ -78,7 +77,7 @@ def registered(cluster_file: joined.Joined, cloudwatch: CloudWatch, host: Any, m
     return Registered(cluster_file, service, None, f"{why}; {said or f'no error in {_AGENT_LOG}'}")
 
 
-def _lost(cluster: joined.Joined, service: ContainerService) -> tuple[str, ...]:
+def _lost(cluster: joined.Joined, service: ecs.ContainerService) -> tuple[str, ...]:
     """The machines beside the first one of which ECS hears no agent, as soon as it hears all, or after that time."""
     silent = list(cluster.others)
 
@@ -126,7 +125,7 @@ class Tasks:
             return
         output(self.host, "mkdir -p -- %s", self.folder)
 
-    def start(self, gpus: int) -> Task:
+    def start(self, gpus: int) -> ecs.Task:
         """Starts a task with so many GPUs. UNPROVEN without an image; ApiRefused."""
         instance, cluster, service = self.registered.require(), self.registered.cluster, self.registered.service
         if self.why:
@@ -161,13 +160,13 @@ class Tasks:
         service = self.registered.service
         for arn in self.started:
             with contextlib.suppress(ApiRefused):
-                if service.task(arn).status != STOPPED:
+                if service.task(arn).status != ecs.STOPPED:
                     service.stop(arn)
                     service.ended(arn, 60)
         for arn in self.definitions:
             with contextlib.suppress(ApiRefused):  # `gpu-ami` and its sweep remove it by its name
                 service.remove_definition(arn)
-        label = f"label=com.amazonaws.ecs.task-definition-family={family(self.registered.cluster.run)}"
+        label = f"label=com.amazonaws.ecs.task-definition-family={ecs.family(self.registered.cluster.run)}"
         self.host.run("docker ps --all --quiet --filter %s | xargs --no-run-if-empty docker rm --force", label)
         self.host.run("docker image rm --force %s", self.image)
         self.host.run("rm -rf -- %s", self.folder)
@@ -188,14 +187,14 @@ def tasks(host: Any, registered: Registered) -> Iterator[Tasks]:
 def test_agent_connects_to_the_cluster(registered: Registered, observe: Observe) -> None:
     """The agent has registered each machine as one container instance, which is ACTIVE, and ECS hears the agent."""
     instance, cluster = registered.instance, registered.cluster.cluster
-    observe(vars(instance) if instance else registered.why, f"{ACTIVE} and connected in {cluster}")
+    observe(vars(instance) if instance else registered.why, f"{ecs.ACTIVE} and connected in {cluster}")
     if instance is None:
         observe.fail(f"{registered.why} (after {CONNECT_SECONDS:.0f} s)")
-    if instance.status != ACTIVE:
-        observe.fail(f"status of the container instance: expected {ACTIVE}, got {instance.status}")
+    if instance.status != ecs.ACTIVE:
+        observe.fail(f"status of the container instance: expected {ecs.ACTIVE}, got {instance.status}")
     if registered.active != 1:
         observe.fail(
-            f"{registered.active} {ACTIVE} container instances of this machine: its agent has lost its state"
+            f"{registered.active} {ecs.ACTIVE} container instances of this machine: its agent has lost its state"
             " (/var/lib/ecs/data), and has registered once more"
         )
     if registered.lost:
@@ -223,7 +222,7 @@ def test_a_task_on_all_gpus_computes_on_each(tasks: Tasks, uuids: list[str], obs
         observe.fail(f"ECS does not start a task with {len(uuids)} GPUs here: {task.refused}")
     task = tasks.registered.service.ended(task.arn, TASK_SECONDS)
     observe({"status": task.status, "exit code": task.exit_code, "GPUs": list(task.gpus)}, "exit code 0")
-    if task.status != STOPPED:
+    if task.status != ecs.STOPPED:
         observe.fail(f"the task is {task.status or 'gone'} after {TASK_SECONDS:.0f} s")
     if task.exit_code is None:
         observe.fail(f"the task did not run: {task.reason or 'ECS does not say why'}")

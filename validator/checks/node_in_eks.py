@@ -16,15 +16,14 @@ from typing import Any
 
 import pytest
 
-from validator import eks_token
 from validator.checks.event_parser import require_parser
 from validator.cloudwatch import CloudWatch
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import NodeRole, PlanDocument, section
 from validator.probes import MachineUnderTest, containers, rdma
-from validator.probes.agent import injected_xids
-from validator.probes.cluster import eks_node, joined, kubernetes
+from validator.probes.agent import injected_lines
+from validator.probes.cluster import joined, kubernetes
 
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_eks"), pytest.mark.survives]
 
@@ -43,7 +42,7 @@ def cluster_file(request: pytest.FixtureRequest) -> joined.Joined:
 @pytest.fixture(scope="module")
 def cluster(
     request: pytest.FixtureRequest, cluster_file: joined.Joined, machine: MachineUnderTest
-) -> Iterator[eks_node.Cluster]:
+) -> Iterator[kubernetes.Cluster]:
     """The cluster's API; the pods of the run are deleted with the last check."""
     profile = request.config.getoption("aws_profile")
 
@@ -52,10 +51,10 @@ def cluster(
 
         return botocore.session.Session(profile=profile)
 
-    token = eks_token.renewed(cluster_file.cluster, cluster_file.region, session)
+    token = kubernetes.renewed_token(cluster_file.cluster, cluster_file.region, session)
     authority = base64.b64decode(cluster_file.authority).decode()
     api = kubernetes.Client(cluster_file.endpoint, kubernetes.trusting(authority), token)
-    made = eks_node.Cluster(api, cluster_file.run, machine.instance_id)
+    made = kubernetes.Cluster(api, cluster_file.run, machine.instance_id)
     try:
         yield made
     finally:
@@ -79,7 +78,7 @@ class Found:
 
     def defects(self) -> list[str]:
         """Why the node is not Ready in this boot; none where there is no node."""
-        return eks_node.defects(self.node, self.boot_id) if self.node else []
+        return kubernetes.defects(self.node, self.boot_id) if self.node else []
 
     def require(self) -> Mapping[str, Any]:
         """Skips as UNPROVEN what needs a node that is Ready."""
@@ -90,32 +89,32 @@ class Found:
 
 
 @pytest.fixture(scope="module")
-def found(request: pytest.FixtureRequest, host: Any, cluster: eks_node.Cluster) -> Found:
+def found(request: pytest.FixtureRequest, host: Any, cluster: kubernetes.Cluster) -> Found:
     """The node, as soon as it is Ready and pods can be scheduled on it, or after five minutes."""
 
     boot_id = output(host, "cat /proc/sys/kernel/random/boot_id").strip()
 
     def is_usable(node: Mapping[str, Any]) -> bool:
-        return not eks_node.defects(node, boot_id)
+        return not kubernetes.defects(node, boot_id)
 
     try:
-        node = cluster.wait_node(eks_node.READY_SECONDS, is_usable)
+        node = cluster.wait_node(kubernetes.READY_SECONDS, is_usable)
     except kubernetes.ApiError as error:
         return Found(None, f"the cluster's API: {error}", _log(host))
     if node is None:
         waited = f"no node has registered with providerID aws:///…/{cluster.instance_id}"
-        return Found(None, f"{waited} within {eks_node.READY_SECONDS:.0f} s", _log(host))
+        return Found(None, f"{waited} within {kubernetes.READY_SECONDS:.0f} s", _log(host))
     after = str(request.config.getoption("after") or "")
     return Found(node, "", "" if is_usable(node) else _log(host), boot_id, after)
 
 
 @pytest.fixture(scope="module")
-def others(cluster_file: joined.Joined, cluster: eks_node.Cluster) -> dict[str, Mapping[str, Any] | None]:
+def others(cluster_file: joined.Joined, cluster: kubernetes.Cluster) -> dict[str, Mapping[str, Any] | None]:
     """The nodes of the other machines, by instance: each as soon as it is Ready, all within five minutes."""
-    deadline = cluster.clock() + eks_node.READY_SECONDS
+    deadline = cluster.clock() + kubernetes.READY_SECONDS
 
     def wait(name: str) -> Mapping[str, Any] | None:
-        return cluster.wait_node(deadline - cluster.clock(), lambda node: not eks_node.defects(node), name)
+        return cluster.wait_node(deadline - cluster.clock(), lambda node: not kubernetes.defects(node), name)
 
     try:
         return {name: wait(name) for name in cluster_file.others}
@@ -149,7 +148,7 @@ def test_node_is_ready(found: Found, others: dict[str, Mapping[str, Any] | None]
     if found.node is None:
         observe.fail(f"{found.error}; {found.log}")
     seen = {name: status for name, (status, _) in kubernetes.conditions(found.node).items()}
-    lost = {name: eks_node.defects(node) if node else ["no node has registered"] for name, node in others.items()}
+    lost = {name: kubernetes.defects(node) if node else ["no node has registered"] for name, node in others.items()}
     observe(seen | {f"node of {name}": ", ".join(wrong) or "Ready" for name, wrong in lost.items()}, _READY)
     if wrong := found.defects():
         observe.fail(f"node {found.node['metadata']['name']}: {'; '.join(wrong)}; {found.log}")
@@ -157,21 +156,21 @@ def test_node_is_ready(found: Found, others: dict[str, Mapping[str, Any] | None]
         observe.fail("; ".join(f"node of {name}: {', '.join(wrong)}" for name, wrong in lost.items() if wrong))
 
 
-def test_node_stays_ready(host: Any, found: Found, cluster: eks_node.Cluster, observe: Observe) -> None:
+def test_node_stays_ready(host: Any, found: Found, cluster: kubernetes.Cluster, observe: Observe) -> None:
     """The node stays Ready, and kubelet runs on. From one that flaps the cluster evicts pods, and jobs start again.
 
     That it became Ready once is how a node starts: before that, and before it registered, nothing counts. After a
     restart it has long been registered, and what happened before it was Ready again is part of that start.
     """
-    node, before = found.require(), eks_node.ready_since(found.require())
-    registered = before[1] if found.after else eks_node.joined_at(node)
-    first = eks_node.kubelet_run(output(host, eks_node.KUBELET_RUN))
+    node, before = found.require(), kubernetes.ready_since(found.require())
+    registered = before[1] if found.after else kubernetes.joined_at(node)
+    first = kubernetes.kubelet_run(output(host, kubernetes.KUBELET_RUN))
     try:
-        then = cluster.wait_node(eks_node.STEADY_SECONDS, lambda node: eks_node.ready_since(node) != before)
+        then = cluster.wait_node(kubernetes.STEADY_SECONDS, lambda node: kubernetes.ready_since(node) != before)
     except kubernetes.ApiError as error:
         unproven(f"the node was not watched to the end: the cluster's API: {error}")
-    after = eks_node.ready_since(then) if then else ("no node", "")
-    last = eks_node.kubelet_run(output(host, eks_node.KUBELET_RUN))
+    after = kubernetes.ready_since(then) if then else ("no node", "")
+    last = kubernetes.kubelet_run(output(host, kubernetes.KUBELET_RUN))
     observe([" since ".join(after), f"kubelet {last}"], [" since ".join(before), f"kubelet {first}"])
     wrong = [f"Ready was {before[0]} since {before[1]}, and then {' since '.join(after)}"] if after != before else []
     if last != first:
@@ -180,7 +179,7 @@ def test_node_stays_ready(host: Any, found: Found, cluster: eks_node.Cluster, ob
         count = f"systemd had started kubelet again, the last time (of {first.restarts}) at {first.since}"
         wrong.append(f"before that, {count}, after the node had joined at {registered}")
     if wrong:
-        observe.fail(f"within {eks_node.STEADY_SECONDS:.0f} s: {'; '.join(wrong)}; {_log(host)}")
+        observe.fail(f"within {kubernetes.STEADY_SECONDS:.0f} s: {'; '.join(wrong)}; {_log(host)}")
 
 
 def test_versions_are_the_image_s(host: Any, plan: PlanDocument, found: Found, observe: Observe) -> None:
@@ -208,13 +207,13 @@ def test_versions_are_the_image_s(host: Any, plan: PlanDocument, found: Found, o
 @pytest.fixture(scope="module")
 def xids(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch, log_group_suffix: str
-) -> injected_xids.Xids:
+) -> injected_lines.Xids:
     """UNPROVEN where an injected Xid would reach production's log groups although the proof has groups of its own."""
-    return injected_xids.Xids.of_proof(host, plan, machine, cloudwatch, log_group_suffix)
+    return injected_lines.Xids.of_proof(host, plan, machine, cloudwatch, log_group_suffix)
 
 
 def test_an_xid_names_the_node(
-    xids: injected_xids.Xids, machine: MachineUnderTest, found: Found, observe: Observe
+    xids: injected_lines.Xids, machine: MachineUnderTest, found: Found, observe: Observe
 ) -> None:
     """An Xid arrives in CloudWatch Logs with the name of the node, by which an operator drains it."""
     if found.node is None:
@@ -229,7 +228,7 @@ def test_an_xid_names_the_node(
 def test_every_gpu_is_allocatable(
     plan: PlanDocument,
     machine: MachineUnderTest,
-    cluster: eks_node.Cluster,
+    cluster: kubernetes.Cluster,
     found: Found,
     others: dict[str, Mapping[str, Any] | None],
     observe: Observe,
@@ -240,15 +239,17 @@ def test_every_gpu_is_allocatable(
     count = _registered(cluster, gpus)
     observe(count, gpus)
     if count is None:
-        observe.fail(f"no {eks_node.GPU} on the node: does a device plug-in of the cluster run on it? expected {gpus}")
+        observe.fail(
+            f"no {kubernetes.GPU} on the node: does a device plug-in of the cluster run on it? expected {gpus}"
+        )
     if count != gpus:
-        observe.fail(f"allocatable {eks_node.GPU}: expected {gpus}, got {count}")
+        observe.fail(f"allocatable {kubernetes.GPU}: expected {gpus}, got {count}")
     counts = {name: _registered(cluster, gpus, name) for name, node in others.items() if node}
     if counts:
         observe({cluster.instance_id: count} | counts, f"{gpus} of each machine")
     wrong = [f"{name} has {count or 0}" for name, count in counts.items() if count != gpus]
     if wrong:
-        observe.fail(f"allocatable {eks_node.GPU}: expected {gpus} of each machine; {', '.join(wrong)}")
+        observe.fail(f"allocatable {kubernetes.GPU}: expected {gpus} of each machine; {', '.join(wrong)}")
 
 
 def test_every_efa_interface_is_allocatable(
@@ -260,12 +261,12 @@ def test_every_efa_interface_is_allocatable(
         unproven(f"{machine.instance_type} has no EFA interface")
     node = found.require()
     attached = len(rdma.efa_devices(host))
-    count = eks_node.allocatable(node, eks_node.EFA)
+    count = kubernetes.allocatable(node, kubernetes.EFA)
     if count is None:
-        unproven(f"no {eks_node.EFA} on the node: the cluster has no EFA device plug-in; attached: {attached}")
+        unproven(f"no {kubernetes.EFA} on the node: the cluster has no EFA device plug-in; attached: {attached}")
     observe(count, attached)
     if count != attached:
-        observe.fail(f"allocatable {eks_node.EFA}: expected {attached}, which are attached, got {count}")
+        observe.fail(f"allocatable {kubernetes.EFA}: expected {attached}, which are attached, got {count}")
 
 
 @pytest.fixture(scope="module")
@@ -273,19 +274,19 @@ def image(host: Any, cluster_file: joined.Joined) -> Iterator[tuple[str, str]]:
     """An image of the compute probe in the node's containerd, and the path of Python in it. No registry is asked."""
     name = f"localhost/gpu-ami-probe:{cluster_file.run}"
     try:
-        python = eks_node.import_image(host, name)
-    except eks_node.Unanswered as error:
+        python = kubernetes.import_image(host, name)
+    except kubernetes.Unanswered as error:
         pytest.fail(str(error), pytrace=False)
     yield name, python
-    with contextlib.suppress(eks_node.Unanswered):
-        eks_node.remove_image(host, name)
+    with contextlib.suppress(kubernetes.Unanswered):
+        kubernetes.remove_image(host, name)
 
 
 def test_a_pod_on_all_gpus_computes(
     host: Any,
     plan: PlanDocument,
     machine: MachineUnderTest,
-    cluster: eks_node.Cluster,
+    cluster: kubernetes.Cluster,
     found: Found,
     image: tuple[str, str],
     observe: Observe,
@@ -295,15 +296,15 @@ def test_a_pod_on_all_gpus_computes(
     node = found.require()
     count = _registered(cluster, gpus)
     if count != gpus:
-        unproven(f"no node could run the pod: allocatable {eks_node.GPU}: {count or 0} of {gpus}")
+        unproven(f"no node could run the pod: allocatable {kubernetes.GPU}: {count or 0} of {gpus}")
     # As NVIDIA's by default, the local region's device plug-in names UUIDs in NVIDIA_VISIBLE_DEVICES.
     if why := containers.runtime(host).not_simulated(qualified=False):
         unproven(why)
     listed = set(re.findall(r"\(UUID: (GPU-[0-9A-Fa-f-]+)\)", host.run("nvidia-smi -L").stdout))
-    result = eks_node.read_pod(_run_pod(cluster, "all", node, image, gpus, eks_node.POD_SECONDS))
+    result = kubernetes.read_pod(_run_pod(cluster, "all", node, image, gpus, kubernetes.POD_SECONDS))
     observe({"exit": result.exit_code, "GPUs": list(result.uuids)}, f"exit 0, the {gpus} GPUs of nvidia-smi")
     if result.exit_code is None:
-        observe.fail(f"the pod is {result.phase} after {eks_node.POD_SECONDS:.0f} s: {result.message}")
+        observe.fail(f"the pod is {result.phase} after {kubernetes.POD_SECONDS:.0f} s: {result.message}")
     wrong = list(result.defects)
     missing, strange = sorted(listed - set(result.uuids)), sorted(set(result.uuids) - listed)
     if missing or strange:
@@ -312,21 +313,26 @@ def test_a_pod_on_all_gpus_computes(
         observe.fail(f"the pod ended with {result.exit_code}: {'; '.join(wrong) or result.message}")
 
 
-def _registered(cluster: eks_node.Cluster, gpus: int, instance_id: str = "") -> int | None:
+def _registered(cluster: kubernetes.Cluster, gpus: int, instance_id: str = "") -> int | None:
     """How many GPUs pods can have, as soon as it is so many, or after two minutes; None: of no device plug-in."""
 
     def has_all(node: Mapping[str, Any]) -> bool:
-        return eks_node.allocatable(node, eks_node.GPU) == gpus
+        return kubernetes.allocatable(node, kubernetes.GPU) == gpus
 
     try:
-        node = cluster.wait_node(eks_node.DEVICE_SECONDS, has_all, instance_id)
+        node = cluster.wait_node(kubernetes.DEVICE_SECONDS, has_all, instance_id)
     except kubernetes.ApiError as error:
         unproven(str(error))
-    return eks_node.allocatable(node, eks_node.GPU) if node else None
+    return kubernetes.allocatable(node, kubernetes.GPU) if node else None
 
 
 def _run_pod(
-    cluster: eks_node.Cluster, purpose: str, node: Mapping[str, Any], image: tuple[str, str], gpus: int, seconds: float
+    cluster: kubernetes.Cluster,
+    purpose: str,
+    node: Mapping[str, Any],
+    image: tuple[str, str],
+    gpus: int,
+    seconds: float,
 ) -> dict[str, Any]:
     """The pod as it is when it has ended, or after so many seconds; it is deleted then."""
     try:
@@ -341,7 +347,7 @@ def _run_pod(
 def test_a_pod_for_one_gpu_more_stays_pending(
     plan: PlanDocument,
     machine: MachineUnderTest,
-    cluster: eks_node.Cluster,
+    cluster: kubernetes.Cluster,
     found: Found,
     image: tuple[str, str],
     observe: Observe,
@@ -349,12 +355,14 @@ def test_a_pod_for_one_gpu_more_stays_pending(
     """A pod that requests one GPU more than the node has is not scheduled: the cluster counts no GPU twice."""
     gpus = _gpus(plan, machine)
     node = found.require()
-    pod = _run_pod(cluster, "more", node, image, gpus + 1, eks_node.PENDING_SECONDS)
+    pod = _run_pod(cluster, "more", node, image, gpus + 1, kubernetes.PENDING_SECONDS)
     phase, scheduled = pod["status"].get("phase"), kubernetes.conditions(pod).get("PodScheduled", ("", ""))
-    observe([phase, *scheduled], f"Pending, Insufficient {eks_node.GPU}")
-    if phase != "Pending" or f"Insufficient {eks_node.GPU}" not in scheduled[1]:
+    observe([phase, *scheduled], f"Pending, Insufficient {kubernetes.GPU}")
+    if phase != "Pending" or f"Insufficient {kubernetes.GPU}" not in scheduled[1]:
         said = scheduled[1] or "no word of the scheduler"
-        observe.fail(f"a pod for {gpus + 1} GPUs of {gpus}: expected Insufficient {eks_node.GPU}, got {phase}: {said}")
+        observe.fail(
+            f"a pod for {gpus + 1} GPUs of {gpus}: expected Insufficient {kubernetes.GPU}, got {phase}: {said}"
+        )
 
 
 def _gpus(plan: PlanDocument, machine: MachineUnderTest) -> int:

@@ -13,8 +13,8 @@ from validator.cloudwatch import CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, rdma
-from validator.probes.agent import log as agent_log
-from validator.probes.agent import way_out
+from validator.probes.agent import delivery
+from validator.probes.agent import delivery as agent_log
 
 pytestmark = pytest.mark.planned("event_parser.seed_metrics_s")
 
@@ -88,7 +88,7 @@ def arrival(host: Any, machine: MachineUnderTest, cloudwatch: CloudWatch, reques
 
     arrived = collect(host, machine, cloudwatch)
     if not any(arrived.newest.values()):
-        way_out.raise_if_dropped(host, "logs", cloudwatch.region, request.config.stash[RUN].plan)
+        delivery.raise_if_dropped(host, "logs", cloudwatch.region, request.config.stash[RUN].plan)
     return arrived
 
 

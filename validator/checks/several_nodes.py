@@ -19,7 +19,7 @@ from validator.plan import planned_instance_type
 from validator.plan_document import Efa, PlanDocument, section
 from validator.probes import MachineUnderTest, rdma
 from validator.probes import hardware as probe
-from validator.probes.cluster import nccl_tests, nodes, open_mpi
+from validator.probes.cluster import mpi_jobs, nodes
 
 pytestmark = [pytest.mark.tier("T4"), pytest.mark.live]
 
@@ -140,10 +140,10 @@ def test_every_node_reaches_every_other_on_any_port(together: nodes.Together, ob
 
 
 @pytest.fixture(scope="session")
-def mpi(together: nodes.Together) -> open_mpi.OpenMpi:
+def mpi(together: nodes.Together) -> mpi_jobs.OpenMpi:
     """The Open MPI that all nodes have. UNPROVEN: they have none."""
     try:
-        installed = together.each(open_mpi.find_open_mpi)
+        installed = together.each(mpi_jobs.find_open_mpi)
     except nodes.NodeFailed as error:
         pytest.fail(str(error), pytrace=False)
     if installed[0] is None:
@@ -153,7 +153,7 @@ def mpi(together: nodes.Together) -> open_mpi.OpenMpi:
     return installed[0]
 
 
-def test_open_mpi_runs_over_all_nodes(together: nodes.Together, mpi: open_mpi.OpenMpi, observe: Observe) -> None:
+def test_open_mpi_runs_over_all_nodes(together: nodes.Together, mpi: mpi_jobs.OpenMpi, observe: Observe) -> None:
     """The image's Open MPI starts a program on every node, and MPI_Allreduce over TCP gives the right sum on each.
 
     A node that dies meanwhile ends the job at its deadline, and is named.
@@ -161,13 +161,13 @@ def test_open_mpi_runs_over_all_nodes(together: nodes.Together, mpi: open_mpi.Op
 
     def job() -> Any:
         program = together.put("mpi_allreduce.py", remote.source("mpi_allreduce"))
-        command = open_mpi.command(mpi, together, 1, ["python3", "-IS", program, mpi.library])
+        command = mpi_jobs.command(mpi, together, 1, ["python3", "-IS", program, mpi.library])
         return together.members[0].run(command, _JOB_SECONDS)
 
     done = _judged(together, observe, job)
-    rows = open_mpi.read_ranks(done.text)
+    rows = mpi_jobs.read_ranks(done.text)
     observe({"mpirun": mpi.mpirun, "version": mpi.version, "ranks": rows}, "one rank a node, every sum right")
-    wrong = open_mpi.rank_defects(rows, together.members, 1)
+    wrong = mpi_jobs.rank_defects(rows, together.members, 1)
     if done.rc != 0 or wrong:
         silent = together.silent()
         died = [f"died meanwhile: {', '.join(silent)}"] if silent else []
@@ -230,8 +230,8 @@ def test_efa_carries_messages_between_nodes(together: nodes.Together, adapters: 
 
 @pytest.fixture(scope="module")
 def collectives(
-    together: nodes.Together, mpi: open_mpi.OpenMpi, plan: PlanDocument, machine: MachineUnderTest
-) -> dict[str, tuple[nccl_tests.Output, str, list[nccl_tests.Traffic]]]:
+    together: nodes.Together, mpi: mpi_jobs.OpenMpi, plan: PlanDocument, machine: MachineUnderTest
+) -> dict[str, tuple[mpi_jobs.Output, str, list[mpi_jobs.Traffic]]]:
     """By collective: what nccl-tests printed, its errors, and what each node sent. UNPROVEN: no nccl-tests."""
     folder = together.members[0].run(_FIND_TESTS).text.strip()
     if not folder:
@@ -242,12 +242,12 @@ def collectives(
         program = [f"{folder}/{name}_perf", "-b", "8", "-e", str(_LARGEST), "-f", "2", "-g", "1", "-c", "1"]
         program += ["-n", str(_ITERATIONS), "-w", str(_WARMUPS)]
         environment = ["env", "NCCL_DEBUG=INFO", "NCCL_ALGO=ring", "NCCL_PROTO=simple"]
-        command = open_mpi.command(mpi, together, int(gpus), [*environment, *program])
+        command = mpi_jobs.command(mpi, together, int(gpus), [*environment, *program])
         before = together.each(_counters)
         done = together.members[0].run(command, _COLLECTIVE_SECONDS)
-        sent = [nccl_tests.traffic(*pair) for pair in zip(before, together.each(_counters), strict=True)]
+        sent = [mpi_jobs.traffic(*pair) for pair in zip(before, together.each(_counters), strict=True)]
         error = done.stderr.decode(errors="replace").strip()[-600:] if done.rc != 0 else ""
-        measured[name] = (nccl_tests.read(done.text), error or ("" if done.rc == 0 else f"rc {done.rc}"), sent)
+        measured[name] = (mpi_jobs.read(done.text), error or ("" if done.rc == 0 else f"rc {done.rc}"), sent)
     return measured
 
 
@@ -268,7 +268,7 @@ def test_nccl_collectives_are_right(
     wrong = [f"{name}: {error}" for name, (_, error, _) in collectives.items() if error]
     for name, (output, _, _) in collectives.items():
         in_place = name not in _OUT_OF_PLACE
-        defects = nccl_tests.result_defects(output, ranks, len(together.members), in_place=in_place)
+        defects = mpi_jobs.result_defects(output, ranks, len(together.members), in_place=in_place)
         wrong += [f"{name}: {defect}" for defect in defects]
     shown = {name: f"{output.busbw_of_largest} GB/s" for name, (output, _, _) in collectives.items()}
     observe(shown, f"{ranks} ranks, #wrong 0")
@@ -290,12 +290,12 @@ def test_nccl_goes_over_efa(
     """
     wrong = []
     for name, (output, _, sent) in collectives.items():
-        wrong += [f"{name}: {defect}" for defect in nccl_tests.transport_defects(output, gpu_direct=group.gpu_direct)]
+        wrong += [f"{name}: {defect}" for defect in mpi_jobs.transport_defects(output, gpu_direct=group.gpu_direct)]
         if name == "all_reduce":
             sizes = [row.size for row in output.rows]
             for member, traffic in zip(together.members, sent, strict=True):
                 count = len(together.members)
-                wrong += nccl_tests.traffic_defects(member.name, traffic, sizes, 2 * _ITERATIONS, count)
+                wrong += mpi_jobs.traffic_defects(member.name, traffic, sizes, 2 * _ITERATIONS, count)
     observe({name: dict(output.channels) for name, (output, _, _) in collectives.items()}, f"{adapters} EFA a node")
     if wrong:
         observe.fail("; ".join(wrong))
@@ -313,5 +313,5 @@ def test_bus_bandwidth_is_above_the_floor(
         unproven(f"the GPUs are simulated: {shown} says nothing")
     if floor is None:
         unproven(f"no source states a floor for {machine.instance_type} on {count} nodes; measured: {shown}")
-    if defect := nccl_tests.floor_defect(output, floor):
+    if defect := mpi_jobs.floor_defect(output, floor):
         observe.fail(defect)

@@ -14,7 +14,7 @@ import pytest
 
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import footprints, system_settings
+from validator.probes import base_ami, footprints
 
 # What a shell, systemd, a package manager or a tool reads for every user or service.
 _ENVIRONMENTS = (
@@ -79,7 +79,7 @@ def test_no_proxy_is_set(host: Any, plan: PlanDocument, observe: Observe) -> Non
     Read are the environment of logins and services, and the settings of apt, dnf, pip, npm, git, wget, curl, Docker,
     Podman and the agents. Such a proxy is the builder's: instances elsewhere cannot reach it, or must not use it.
     """
-    planned = system_settings.planned_text(plan)
+    planned = base_ami.planned_text(plan)
     wrong = []
     for path, text in _settings(host, f"{_ENVIRONMENTS} {_CLIENTS}"):
         variable = _VARIABLES.search(text)
@@ -195,7 +195,7 @@ def test_no_unit_is_masked(host: Any, plan: PlanDocument, observe: Observe) -> N
     links = "find /etc/systemd/system /etc/systemd/user \\( -lname /dev/null -o -type f -empty \\) 2>/dev/null"
     masked = {path.rpartition("/")[2] for path in _lines(host.run(links, pure=True).stdout)}
     family = plan["node"].get("family", "ec2")
-    wrong = sorted(f"{name} is masked" for name in masked if not system_settings.is_harmless_mask(name, family))
+    wrong = sorted(f"{name} is masked" for name in masked if not base_ami.is_harmless_mask(name, family))
     default = host.run("readlink /etc/systemd/system/default.target", pure=True).stdout.strip()
     if default and default.rpartition("/")[2] not in ("multi-user.target", "graphical.target"):
         wrong.append(f"default.target is {default}")
@@ -243,7 +243,7 @@ def test_next_boot_s_command_line_is_safe(host: Any, observe: Observe) -> None:
         if re.match(r"linux(?:16|efi)?\s", text) and re.search(r"\s(?:single|recovery)\b", text):
             continue
         words = text.partition("=")[2].strip("\"'").split() if text.startswith("GRUB") else text.split()
-        wrong |= {f"{path}: {word}" for word in words if system_settings.is_unsafe_option(word.strip("\"'"))}
+        wrong |= {f"{path}: {word}" for word in words if base_ami.is_unsafe_option(word.strip("\"'"))}
     observe.nothing(sorted(wrong), "kernel options")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from onhost.system_upgrade import lock_name
 from validator import file_account
 from validator.observe import Observe, unproven
-from validator.probes import alternatives, package_database, system_upgrade
+from validator.probes import package_database, system_upgrade
 
 # Name, what the tool is run for, and what it prints. A replaced tool would make the checks that use it see nothing.
 _TOOLS = (
@@ -58,7 +60,7 @@ def test_package_database_can_be_read(host: Any, plan: Any, observe: Observe) ->
 @pytest.mark.tier("T0")
 def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
     """Every link of update-alternatives points to a program that a package registered for that name."""
-    found = alternatives.read(host)
+    found = read(host)
     if not found:
         unproven("no database of update-alternatives in /var/lib/dpkg/alternatives or /var/lib/alternatives")
     wrong = [f"{row.name} leads to {row.target or 'nothing'}" for row in found if row.target not in row.candidates]
@@ -96,3 +98,42 @@ def _held_by_the_base_ami(host: Any, build: Path | None) -> set[str] | None:
     except file_account.NotTaken:
         return None
     return None if held is None else {lock_name(row) for row in held}
+
+
+# One file a name: `auto` or `manual`, the link; name and link of each slave; an empty line; then of each candidate its
+# path, its priority and the paths of its slaves. dpkg: update-alternatives(1); Red Hat's chkconfig writes the same.
+_PROGRAM = """\
+for file in /var/lib/dpkg/alternatives/* /var/lib/alternatives/*; do
+[ -f "$file" ] || continue
+printf '\\001%s\\n%s\\n' "${file##*/}" "$(readlink "/etc/alternatives/${file##*/}")"
+cat "$file"
+done"""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A name, where its link in /etc/alternatives leads ("" if there is none), and the registered paths."""
+
+    name: str
+    target: str
+    candidates: frozenset[str]
+
+
+def read(host: Any) -> list[Alternative]:
+    """Every registered name; none where the system has no such database."""
+    records = host.run(_PROGRAM).stdout.split("\x01")[1:]
+    return [_parse(record.split("\n")) for record in records]
+
+
+def _parse(lines: list[str]) -> Alternative:
+    name, target, _mode, _link, *rest = [*lines, "", "", "", ""]
+    slaves = rest.index("") // 2
+    return Alternative(name, target, frozenset(_candidates(rest[rest.index("") + 1 :], slaves)))
+
+
+def _candidates(lines: list[str], slaves: int) -> Iterator[str]:
+    """The first line of each group of path, priority and one line a slave, until a group without a path."""
+    for start in range(0, len(lines), 2 + slaves):
+        if not lines[start]:
+            return
+        yield lines[start]

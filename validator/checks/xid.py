@@ -14,7 +14,7 @@ from validator.observe import Observe, unproven
 from validator.pci import PCI_LIST
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, base_driver, hardware, nvidia_smi, pci_address, xid_injection
-from validator.probes.agent import injected_lines, injected_xids
+from validator.probes.agent import injected_lines
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
 
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
 @pytest.fixture(scope="module")
 def xids(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch, log_group_suffix: str
-) -> injected_xids.Xids:
+) -> injected_lines.Xids:
     """UNPROVEN where an injected Xid would reach production's log groups although the proof has groups of its own."""
-    return injected_xids.Xids.of_proof(host, plan, machine, cloudwatch, log_group_suffix)
+    return injected_lines.Xids.of_proof(host, plan, machine, cloudwatch, log_group_suffix)
 
 
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.survives
-def test_kernel_xid_arrives_once(xids: injected_xids.Xids, machine: MachineUnderTest, observe: Observe) -> None:
+def test_kernel_xid_arrives_once(xids: injected_lines.Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """An Xid printed by the driver arrives in both logs and both streams exactly once, with origin kernel."""
     machine.require_clock()
     require_parser(xids.host)
@@ -52,7 +52,7 @@ def test_kernel_xid_arrives_once(xids: injected_xids.Xids, machine: MachineUnder
     _require_fields(xids, sent, "kernel", observe)
 
 
-def _require_kernel_origin(xids: injected_xids.Xids, sent: injected_lines.Injection, observe: Observe) -> None:
+def _require_kernel_origin(xids: injected_lines.Xids, sent: injected_lines.Injection, observe: Observe) -> None:
     # dd reads /dev/kmsg record by record and exits instead of waiting.
     kmsg = "dd if=/dev/kmsg bs=8192 iflag=nonblock 2>/dev/null | grep -aF -- %s"
     records = xids.host.run(kmsg, sent.nonce).stdout.splitlines()
@@ -63,18 +63,18 @@ def _require_kernel_origin(xids: injected_xids.Xids, sent: injected_lines.Inject
         observe.fail(f"the record does not have the facility kern: {records[0]}")
 
 
-def _require_fields(xids: injected_xids.Xids, sent: injected_lines.Injection, origin: str, observe: Observe) -> None:
+def _require_fields(xids: injected_lines.Xids, sent: injected_lines.Injection, origin: str, observe: Observe) -> None:
     fields = xids.event(sent, observe)
-    expected = injected_xids.fields(sent, origin)
+    expected = injected_lines.fields(sent, origin)
     values = {key: fields.get(key) for key in expected}
     values["pci"] = pci_address(str(values["pci"]))
-    xids.require_fields(fields, values, expected, sent, injected_xids.line_start(sent), observe)
+    xids.require_fields(fields, values, expected, sent, injected_lines.line_start(sent), observe)
 
 
 # Where no accelerator is planned, it still proves the path of kernel messages; Neuron has a drill of its own.
 @pytest.mark.without("neuron")
 @pytest.mark.survives
-def test_drill_is_labelled(xids: injected_xids.Xids, machine: MachineUnderTest, observe: Observe) -> None:
+def test_drill_is_labelled(xids: injected_lines.Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """A line that a process wrote to /dev/kmsg arrives with origin userland, so a drill triggers no repair."""
     machine.require_clock()
     require_parser(xids.host)
@@ -89,7 +89,7 @@ def test_drill_is_labelled(xids: injected_xids.Xids, machine: MachineUnderTest, 
 
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.asked("provoke_xid")
-def test_real_fault_arrives(xids: injected_xids.Xids, machine: MachineUnderTest, observe: Observe) -> None:
+def test_real_fault_arrives(xids: injected_lines.Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """An out-of-bounds store on a real GPU arrives once as the driver's Xid 31 or 13, with the process.
 
     The GPU is usable afterwards.
@@ -134,7 +134,7 @@ def _run_on_gpu(host: Any, pci: str, *, only_work: bool = False) -> xid_injectio
     return xid_injection.read_result(done.rc, done.stdout, done.stderr)
 
 
-def _printed(xids: injected_xids.Xids, before: int, pci: str, observe: Observe) -> list[xid_injection.Record]:
+def _printed(xids: injected_lines.Xids, before: int, pci: str, observe: Observe) -> list[xid_injection.Record]:
     def look() -> list[xid_injection.Record] | None:
         records = xid_injection.xids(xids.host.run(xid_injection.KMSG).stdout, before, pci)
         return records if any(record.code in xid_injection.CODES for record in records) else None
@@ -151,7 +151,7 @@ def _printed(xids: injected_xids.Xids, before: int, pci: str, observe: Observe) 
 
 
 def _require_fault_everywhere(
-    xids: injected_xids.Xids, fault: xid_injection.Result, printed: list[xid_injection.Record], observe: Observe
+    xids: injected_lines.Xids, fault: xid_injection.Result, printed: list[xid_injection.Record], observe: Observe
 ) -> None:
     (boot_id,) = xids.host.run("cat /proc/sys/kernel/random/boot_id").stdout.split()
     since = fault.stored - 60
@@ -179,7 +179,7 @@ def _require_fault_everywhere(
 
 
 def _require_cause(
-    xids: injected_xids.Xids, cause: xid_injection.Record, fault: xid_injection.Result, observe: Observe
+    xids: injected_lines.Xids, cause: xid_injection.Record, fault: xid_injection.Result, observe: Observe
 ) -> None:
     expected = {"code": "31 or 13", "pid": fault.pid, "process": fault.name}
     printed = {"code": cause.code, "pid": cause.pid, "process": cause.process}

@@ -2,13 +2,11 @@
 
 plugin               the engine's part in pytest
 scheduler            runs checks concurrently
-batches              the commands that are sent at once to a host, and their answers
+batches              the commands that are sent at once to a host, with those joined that one process can answer
 concurrent_items     pytest items as concurrent tasks
 pytest_internals     all undocumented parts of pytest that the engine uses
 mutation             checks that may change a host, which keep their order
 commands             which shell commands may change a host
-coalesce             commands of one batch that one process can answer: versions of packages, and
-file_attributes          the owner, mode and size of a file
 """
 
 from validator.engine import pytest_internals, scheduler

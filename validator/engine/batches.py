@@ -1,14 +1,24 @@
-"""Batches of commands: what the checks that wait for a host ask of one of its shells, and the answers to each."""
+"""Batches: the commands of parked checks that are sent at once to a host, and their answers.
+
+Commands of a batch that one process can answer are joined: each gets the result that it would have had alone; where the
+joint one has no answer for it, it is sent alone.
+
+Package queries: `host.package(name)` runs one `dpkg-query` for each name, and each reads the whole database, some 10 ms
+of the host's CPU time. File attributes: `host.file(path)` runs one `stat` for each attribute, and a check asks for them
+one after the other: owner, group and mode take three round trips. The first of these commands asks for the others too;
+a check that asks for them at once gets what its first one has told (scheduler.py).
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from validator.engine import coalesce, commands
+from validator.engine import commands
 from validator.transport import Answer, Command, SshError, backend, shell
 
 # Duplicates of these commands in a batch run once. Other commands, or any with shell syntax, may have an effect.
@@ -85,7 +95,170 @@ def execute(batches: Sequence[Batch[Any]]) -> None:
                 commands.changes(command.text) for command in batch.commands
             )
             send = functools.partial(batch.link.execute, root=batch.root, resend=resend)
-            results = coalesce.execute(batch.commands, send)
+            results = execute_joined(batch.commands, send)
             batch.answers, batch.attempts, batch.beside = results.answers, results.attempts, results.beside
         except SshError as fault:
             batch.fault = fault
+
+
+# The command of testinfra, with one name and no architecture or pattern: others have output in another form.
+_PACKAGE = re.compile(r"dpkg-query -f '(\$\{Status\}(?: \$\{Version\})?)' -W ([a-z0-9][a-z0-9+.-]+)")
+_ALL = "dpkg-query -f '${{Package}} ${{Status}} ${{Version}}\\n' -W {names}"
+_NAMES = 500  # per command: far below the maximum length of an argument of `sh -c`
+
+
+@dataclass(frozen=True)
+class PackageQueries:
+    """A coalesce.Joint. queries: by place, the output format and the name of each query."""
+
+    queries: Mapping[int, tuple[str, str]]
+    deadline: float
+
+    @property
+    def places(self) -> Sequence[int]:
+        return list(self.queries)
+
+    @property
+    def command(self) -> Command:
+        names = dict.fromkeys(name for _, name in self.queries.values())
+        return Command(_ALL.format(names=" ".join(names)), self.deadline)
+
+    def part(self, answer: Answer) -> Mapping[int, Answer]:
+        if answer.expired:
+            return dict.fromkeys(self.queries, answer)
+        if answer.rc not in (0, 1):
+            return {}
+        states: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for line in answer.stdout.decode(errors="replace").splitlines():
+            name, _, rest = line.partition(" ")
+            status, _, version = rest.rpartition(" ")
+            states[name].append((status, version))
+        errors = answer.stderr.splitlines(keepends=True)
+        parts = {}
+        for place, (form, name) in self.queries.items():
+            if len(states[name]) == 1:
+                status, version = states[name][0]
+                text = form.replace("${Status}", status).replace("${Version}", version)
+                parts[place] = Answer(0, text.encode(), b"", answer.seconds)
+            elif own := [line for line in errors if line.split()[-1:] == [name.encode()]]:
+                parts[place] = Answer(1, b"", own[0], answer.seconds)
+        return parts
+
+    def beside(self, answer: Answer) -> Mapping[str, Answer]:
+        return {}
+
+
+def join_packages(commands: Sequence[Command]) -> Iterator[PackageQueries]:
+    """The package queries of a batch, if there are several with the same deadline."""
+    groups: dict[float, list[tuple[int, tuple[str, str]]]] = defaultdict(list)
+    for place, command in enumerate(commands):
+        if match := _PACKAGE.fullmatch(command.text):
+            groups[command.deadline].append((place, (match[1], match[2])))
+    for deadline, queries in groups.items():
+        for first in range(0, len(queries), _NAMES):
+            few = dict(queries[first : first + _NAMES])
+            if len(few) > 1:
+                yield PackageQueries(few, deadline)
+
+
+Execute = Callable[[Sequence[Command]], tuple[list[Answer], int]]
+
+
+class Joint(Protocol):
+    """Several commands of a batch as one. places: theirs in the batch; command: what is sent."""
+
+    @property
+    def places(self) -> Sequence[int]: ...
+
+    @property
+    def command(self) -> Command: ...
+
+    def part(self, answer: Answer) -> Mapping[int, Answer]:
+        """By place: the answer to each command that the joint one tells."""
+
+    def beside(self, answer: Answer) -> Mapping[str, Answer]:
+        """By command: answers to commands that were not in the batch and that a check may ask next."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The answers to a batch in order, the number of attempts, and by place what was told beside the answer."""
+
+    answers: list[Answer]
+    attempts: int
+    beside: Mapping[int, Mapping[str, Answer]]
+
+
+def execute_joined(commands: Sequence[Command], send: Execute) -> Results:
+    """Runs the commands by `send`, with those joined that can be."""
+    joints: list[Joint] = [*join_packages(commands), *join_stats(commands)]
+    joined = {place for joint in joints for place in joint.places}
+    sent = [place for place in range(len(commands)) if place not in joined]
+    received, attempts = send([*(commands[place] for place in sent), *(joint.command for joint in joints)])
+    answers = dict(zip(sent, received, strict=False))
+    beside: dict[int, Mapping[str, Answer]] = {}
+    for joint, answer in zip(joints, received[len(sent) :], strict=True):
+        answers |= joint.part(answer)
+        beside |= dict.fromkeys(joint.places, joint.beside(answer))
+    unanswered = [place for place in range(len(commands)) if place not in answers]
+    if unanswered:  # a package of two architectures, or an unreadable database: dpkg's own output is needed
+        received, more_attempts = send([commands[place] for place in unanswered])
+        answers |= dict(zip(unanswered, received, strict=True))
+        attempts = max(attempts, more_attempts)
+    return Results([answers[place] for place in range(len(commands))], attempts, beside)
+
+
+# The command of testinfra: one attribute, and a path as shlex quotes it.
+_STAT = re.compile(r"stat -Lc %([UuGgaYsi]) ([\w./:,+@%=-]+|'[^'\n]*')")
+_NUMBERS = "ugaYsi"
+_OWNERS = "UG"  # asked only with another of them: who looks them up may be a directory service that does not answer
+
+
+@dataclass(frozen=True)
+class FileAttributes:
+    """A coalesce.Joint. asked: by place, the attribute (a format letter of stat); letters: those that are sent."""
+
+    asked: Mapping[int, str]
+    path: str
+    deadline: float
+
+    @property
+    def places(self) -> Sequence[int]:
+        return list(self.asked)
+
+    @property
+    def letters(self) -> str:
+        return _NUMBERS + (_OWNERS if set(_OWNERS) & set(self.asked.values()) else "")
+
+    @property
+    def command(self) -> Command:
+        form = "\n".join(f"%{letter}" for letter in self.letters)
+        return Command(f"stat -Lc '{form}' {self.path}", self.deadline)
+
+    def part(self, answer: Answer) -> Mapping[int, Answer]:
+        if answer.rc == 1 and not answer.stdout:  # there is no such file: any of them says so in the same words
+            return dict.fromkeys(self.asked, answer)
+        told = self._told(answer)
+        return {place: told[letter] for place, letter in self.asked.items() if letter in told}
+
+    def beside(self, answer: Answer) -> Mapping[str, Answer]:
+        return {f"stat -Lc %{letter} {self.path}": told for letter, told in self._told(answer).items()}
+
+    def _told(self, answer: Answer) -> Mapping[str, Answer]:
+        values = answer.stdout.split(b"\n")
+        if answer.rc != 0 or answer.stderr or len(values) != len(self.letters) + 1 or values[-1]:
+            return {}
+        return {
+            letter: Answer(0, value + b"\n", b"", answer.seconds)
+            for letter, value in zip(self.letters, values, strict=False)
+        }
+
+
+def join_stats(commands: Sequence[Command]) -> Iterator[FileAttributes]:
+    """The attributes that a batch asks of each file."""
+    files: dict[tuple[str, float], dict[int, str]] = defaultdict(dict)
+    for place, command in enumerate(commands):
+        if match := _STAT.fullmatch(command.text):
+            files[match[2], command.deadline][place] = match[1]
+    for (path, deadline), asked in files.items():
+        yield FileAttributes(asked, path, deadline)

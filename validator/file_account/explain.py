@@ -12,16 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from validator.file_account.differences import (
+from validator.file_account.grammar import Footprint, Rule, expression
+from validator.file_account.initial_ramdisk import not_compared
+from validator.file_account.inventory import (
+    Entry,
+    Inventory,
     differences,
     kind_name,
     mode_and_owner,
     same_mode_and_owner,
     unchanged_package,
 )
-from validator.file_account.grammar import Footprint, Rule, expression
-from validator.file_account.initial_ramdisk import not_compared
-from validator.file_account.inventory import Entry, Inventory
 from validator.file_account.rule_problems import RuleProblems
 
 BASE, PACKAGE, ROLE, DERIVED, MACHINE = "base", "package", "role", "derived", "machine"

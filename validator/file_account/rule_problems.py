@@ -1,17 +1,20 @@
-"""Compares an entry with a rule of its path: kind, owner, mode, target, and what its check says of the content."""
+"""Compares an entry with a rule of its path: kind, owner, mode, target, and what its check says of the content.
+
+Lines of small files that programs write (GRUB's environment, dpkg's diversions and overrides) are compared with the
+base AMI's. The inventory has them; a base inventory that does not record them explains every line.
+"""
 
 from __future__ import annotations
 
 import functools
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
-from validator.file_account.differences import kind_name, mode_and_owner, same_mode_and_owner
 from validator.file_account.grammar import Rule
 from validator.file_account.initial_ramdisk import unexplained
-from validator.file_account.inventory import Entry, Inventory
-from validator.file_account.recorded import RECORDED
+from validator.file_account.inventory import Entry, Inventory, kind_name, mode_and_owner, same_mode_and_owner
 
 _SHOWN = 5
 _MOST_LINKS = 40  # as the kernel (MAXSYMLINKS)
@@ -185,3 +188,51 @@ class RuleProblems:
 
     def _of_a_role(self, entry: Entry) -> bool:
         return any(rule.matches(entry.path) for rule in self._rules)
+
+
+# Variables of GRUB's environment block that choose what boots (GRUB manual, "The GRUB environment block").
+_CHOICES = ("saved_entry", "next_entry", "prev_saved_entry")
+
+Recorded = Callable[[str, Inventory, Inventory, frozenset[str]], list[str]]
+
+
+def _grubenv(path: str, image: Inventory, base: Inventory, _: frozenset[str]) -> list[str]:
+    """Choices of another boot entry than the first, or the newest kernel's. A new loader entry may be the saved one."""
+    if image.grubenv is None or base.grubenv is None:
+        return []
+    before, variables = base.grubenv.get(path, {}), image.grubenv.get(path, {})
+    chosen = {name: variables.get(name, "") for name in _CHOICES}
+    entries = {f"/boot/loader/entries/{chosen['saved_entry']}.conf"} & image.entries.keys()
+    return [
+        f"{name}={value}, base {before.get(name) or 'none'}: another entry boots"
+        for name, value in chosen.items()
+        if value and value != before.get(name) and not (name == "saved_entry" and entries)
+    ]
+
+
+def _diversions(_: str, image: Inventory, base: Inventory, changed: frozenset[str]) -> list[str]:
+    """Diversions that are new and not of a package that the build installed (dpkg-divert(1); `:` is a local one)."""
+    if image.diversions is None or base.diversions is None:
+        return []
+    return [
+        f"{path} diverted to {to} by {'hand' if by == ':' else by}"
+        for path, to, by in image.diversions
+        if (path, to, by) not in base.diversions and by not in changed
+    ]
+
+
+def _overrides(_: str, image: Inventory, base: Inventory, changed: frozenset[str]) -> list[str]:
+    """Overrides of owner and mode that are new and of no file of a package that the build installed."""
+    if image.overrides is None or base.overrides is None:
+        return []
+    new = [row for row in image.overrides if row not in base.overrides]
+    return [
+        f"override {owner}:{group} {mode} of {path}"
+        for owner, group, mode, path in new
+        if path not in image.entries or not changed & set(image.entries[path].packages)
+    ]
+
+
+RECORDED: Mapping[str, Recorded] = MappingProxyType(
+    {"grubenv": _grubenv, "diversions": _diversions, "overrides": _overrides}
+)

@@ -1,16 +1,12 @@
 """What a machine reports about itself.
 
-machine              instance metadata, boot and clock
+machine              instance metadata, boot, clock, environment of login shells and services
 compute              what the compute probe says of each GPU
 containers           what containers with GPUs see, and the configuration that containerd runs with
 hardware             PCI devices, GPUs and links, compared with the plan and a golden file
 nvidia_smi           `nvidia-smi -q -x` as numbers
 rdma                 RDMA devices, and which of them are EFAs
-fabric               how far the fabric manager is, and what its log says
-unpackaged           files that no package owns, and which of them are expected
-alternatives         programs that packages registered with update-alternatives
-system_settings      kernel options and masked units of a genuine base AMI
-footprints           expected files, setuid programs, capabilities and listeners
+footprints           files that no package owns and which are expected, setuid programs, capabilities and listeners
 bill_of_materials    the image's own bill of materials against what is installed
 since_image          what a machine still has of its image, byte for byte
 package_database     whether the database of dpkg or rpm can be read
@@ -19,11 +15,9 @@ system_upgrade       what an upgrade of the whole system would change
 shared_libraries     shared libraries as a program loads them
 kernel_modules       kernel modules on disk
 kernel_log           kernel panic, oops or lockup, and GPUs that the driver could not initialise
-driver_locked        programs that need a driver of exactly their own version
-base_ami             what a node's base AMI installed
-base_driver          which of a base AMI's drivers is planned for a machine
-neuron_monitor       neuron-monitor's own report, and the series that follow from it
-environment          environment of login shells and services
+base_ami             files, kernel options and masked units of a base AMI
+base_driver          the driver planned for a machine, and programs that require exactly its version
+neuron_reports       neuron-monitor's own report, and the series that follow from it
 event_policy         an operator's policy over the catalogue of Xids
 logrotate            whether logs are rotated, and by rules that lose no lines
 xid_injection        a real fault on a real GPU
@@ -32,16 +26,21 @@ Packages: agent (the CloudWatch agent's configuration and log, and a linter for 
 its cluster, and several machines that work together).
 """
 
-from validator.probes.driver_locked import Program
-from validator.probes.environment import environments, in_login_shell
-from validator.probes.footprints import Declared
+from validator.probes.base_driver import Program
+from validator.probes.footprints import Declared, Entry
 from validator.probes.hardware import Golden, Hardware, loaded_version, require_driver
 from validator.probes.kernel_log import PANIC, troubles
-from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest, metadata_of
+from validator.probes.machine import (
+    CLOCK_SECONDS,
+    METADATA,
+    MachineUnderTest,
+    environments,
+    in_login_shell,
+    metadata_of,
+)
 from validator.probes.nvidia_smi import Gpu, pci_address
 from validator.probes.since_image import SinceImage, unchanged_since_image
 from validator.probes.system_upgrade import Upgrade
-from validator.probes.unpackaged import Entry
 
 __all__ = [
     "CLOCK_SECONDS",

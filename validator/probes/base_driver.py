@@ -1,13 +1,18 @@
-"""Drivers of a base AMI that takes one of several at the first boot: which one is planned, and where its files are."""
+"""The driver version of a machine, and programs that require exactly this version: the fabric manager and IMEX.
+
+A base AMI may take one of several drivers at the first boot: which one is planned, and where its files are.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from validator.observe import unproven
+from validator.observe import Observe, unproven
 from validator.plan_document import DriverBranch, NvidiaDriver, PlanDocument, section
+from validator.probes.hardware import loaded_version, require_driver
 from validator.probes.machine import MachineUnderTest
 from validator.transport import backend
 
@@ -66,3 +71,39 @@ def require_installed(host: Any, plan: PlanDocument, judged_by: str) -> None:
     """UNPROVEN in image files if the base AMI installs its driver at the first boot. judged_by: the check of them."""
     if has_branches(plan) and isinstance(host.backend, backend.ImageBackend):
         unproven(f"the base AMI installs its driver at the first boot on a machine with a GPU: see {judged_by}")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program. label: the text before the version in the output of `--version` ("Fabric Manager version is")."""
+
+    name: str
+    label: str
+
+    @property
+    def version_command(self) -> str:
+        return f"{self.name} --version"
+
+    def version(self, text: str) -> str:
+        """The version in its output; "" if there is none."""
+        match = re.search(rf"^\s*{re.escape(self.label)}\s*:\s*(\S+)", text, re.MULTILINE)
+        return match[1] if match else ""
+
+    def own_version(self, host: Any, observe: Observe) -> str:
+        """The version that the installed program reports; the check fails if it does not run."""
+        __tracebackhide__ = True
+        done = host.run(self.version_command)
+        if done.rc != 0:
+            observe.fail(f"{self.version_command} exited with status {done.rc}: {(done.stderr or done.stdout).strip()}")
+        return self.version(done.stdout)
+
+    def check_planned(self, host: Any, planned: str, observe: Observe) -> None:
+        """Fails unless the program reports the planned version."""
+        __tracebackhide__ = True
+        observe.same(self.own_version(host, observe), planned, self.version_command)
+
+    def check_of_loaded_driver(self, host: Any, observe: Observe) -> None:
+        """Fails unless its version is exactly that of the loaded driver."""
+        __tracebackhide__ = True
+        driver = loaded_version(require_driver(host))
+        observe.same(self.own_version(host, observe), driver, f"{self.version_command} with loaded driver {driver}")

@@ -1,8 +1,7 @@
 """Connections to hosts: one connection, one shell, commands in batches.
 
 ssh                  SSH connections
-handshake            the way to a connection: TCP, key exchange, host key, login
-proxy                a program as the way to a host (ProxyCommand)
+handshake            the way to a connection: TCP or a ProxyCommand, key exchange, host key, login
 target               address, user, port and key of a host, with its options in ~/.ssh/config
 errors               errors of connections and commands
 answer               a command and its answer

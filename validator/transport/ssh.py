@@ -32,8 +32,7 @@ from validator.transport.errors import (
     SshError,
     TransportFault,
 )
-from validator.transport.handshake import greet, import_paramiko, open_socket
-from validator.transport.proxy import Proxy, expand
+from validator.transport.handshake import Proxy, expand, greet, import_paramiko, open_socket
 from validator.transport.target import Target, parse_url
 
 if TYPE_CHECKING:

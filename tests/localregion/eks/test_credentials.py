@@ -17,7 +17,7 @@ import pytest
 import localregion
 from localregion.backends import INSTANCE_SECRET, instance_access_key
 from localregion.eks import credentials
-from validator import eks_token
+from validator.probes.cluster import kubernetes
 
 _AWS = Path(localregion.__file__).parent / "replicas/eks_ami/rootfs/usr/bin/aws"
 KEY, SECRET = "gpu-ami-local", "gpu-ami-local"
@@ -32,7 +32,7 @@ def a_session() -> Any:
 
 
 def a_token(cluster: str = "c") -> str:
-    return eks_token.make(cluster, "us-east-1", a_session())
+    return kubernetes.make_token(cluster, "us-east-1", a_session())
 
 
 def node_token(cluster: str = "c", now: datetime | None = None) -> str:

@@ -151,7 +151,7 @@ def test_mistakes_are_told(options: list[str], said: str, capfd: pytest.CaptureF
 def test_metrics_arrive_in_cloudwatch_as_the_proof_reads_them(tmp_path: Path) -> None:
     """From a report through the log file and CloudWatch's extraction to the series that the checks expect."""
     from validator.cloudwatch import CloudWatch
-    from validator.probes import neuron_monitor
+    from validator.probes import neuron_reports
 
     told = report(runtime("train", 0, 1), runtime("serve", 2), devices=2, uncorrected=5)
     every = ["instance_id", "instance_type", "ami_id", "neuron_runtime_tag"]
@@ -159,7 +159,7 @@ def test_metrics_arrive_in_cloudwatch_as_the_proof_reads_them(tmp_path: Path) ->
     made, _ = documents.documents(told, settings, time.time_ns() // 1000)
     planned: Any = {"namespace": "GpuAmi/Neuron", "dimensions": every, "interval_s": 60, "high_resolution": False}
     metadata = {"instance-id": "i-0011223344556677a", "instance-type": "trn1.32xlarge", "ami-id": "ami-1"}
-    expected = neuron_monitor.expected_series(told, planned, metadata)
+    expected = neuron_reports.expected_series(told, planned, metadata)
     backends.install()
     with mock_aws():
         session = boto3.session.Session("test", "test", region_name="us-east-1")

@@ -13,7 +13,7 @@ from tests.validator.probes.cluster.test_eks_node import BOOT_ID, Api, a_cluster
 from validator.checks import node_in_eks as checks
 from validator.checks.node_in_eks import Found
 from validator.plan import as_plan
-from validator.probes.agent import injected_xids
+from validator.probes.agent import injected_lines
 from validator.probes.cluster import joined
 from validator.probes.cluster import nodes as node_files
 from validator.probes.cluster.kubernetes import ApiError
@@ -275,7 +275,7 @@ def test_versions(judge: Judge, made: Any, node: Any, table: dict[str, str], ver
 def test_xid_with_the_node_s_name(judge: Judge, broken: dict[str, Any], verdict: str, message: str) -> None:
     world = World(**broken)
     machine = FakeMachine(METADATA, first_boot_time=90.0)
-    xids = injected_xids.Xids(world.host, as_plan(PLAN), machine, world)  # type: ignore[arg-type]
+    xids = injected_lines.Xids(world.host, as_plan(PLAN), machine, world)  # type: ignore[arg-type]
     judged = judge(checks.test_an_xid_names_the_node, {}, xids=xids, machine=machine, found=Found(a_node()))
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 

@@ -19,10 +19,9 @@ from validator.checks import several_nodes as checks
 from validator.observe import Observe
 from validator.pci import PCI_LIST
 from validator.plan import as_plan
-from validator.probes.cluster import nccl_tests, nodes
-from validator.probes.cluster.nccl_tests import Floor, Traffic
-from validator.probes.cluster.nodes import Group, Member, Node, NodeFailed, Together
-from validator.probes.cluster.open_mpi import OpenMpi
+from validator.probes.cluster import mpi_jobs, nodes
+from validator.probes.cluster.mpi_jobs import OpenMpi, Traffic
+from validator.probes.cluster.nodes import Floor, Group, Member, Node, NodeFailed, Together
 from validator.results import CheckRecord, RunningCheck
 from validator.transport import ssh
 
@@ -241,7 +240,7 @@ SENT = [Traffic({"rdmap0": 90_000 * MIB}, MIB)] * 2
 
 
 def measured(log: str = GOOD, error: str = "", sent: list[Traffic] = SENT) -> dict[str, Any]:
-    return {name: (nccl_tests.read(log), error, sent) for name in ("all_reduce", "all_gather", "alltoall")}
+    return {name: (mpi_jobs.read(log), error, sent) for name in ("all_reduce", "all_gather", "alltoall")}
 
 
 def one_gpu() -> Any:
@@ -259,8 +258,8 @@ def one_gpu() -> Any:
             "alltoall: 1073741824 bytes: 1 wrong elements",
         ),
         (measured("", "rc 1"), "FAIL", "all_reduce: rc 1"),
-        (measured() | {"alltoall": (nccl_tests.read(OUT_OF_PLACE), "", SENT)}, "PASS", ""),
-        (measured() | {"all_gather": (nccl_tests.read(OUT_OF_PLACE), "", SENT)}, "FAIL", "results were not compared"),
+        (measured() | {"alltoall": (mpi_jobs.read(OUT_OF_PLACE), "", SENT)}, "PASS", ""),
+        (measured() | {"all_gather": (mpi_jobs.read(OUT_OF_PLACE), "", SENT)}, "FAIL", "results were not compared"),
     ],
 )
 def test_results(judge: Judge, collectives: dict[str, Any], verdict: str, message: str) -> None:
@@ -324,7 +323,7 @@ def test_open_mpi_of_the_nodes(
     monkeypatch: pytest.MonkeyPatch, first: Any, second: Any, outcome: type[BaseException], message: str
 ) -> None:
     installed = {"i-1": first, "i-2": second}
-    monkeypatch.setattr(checks.open_mpi, "find_open_mpi", lambda member: installed[member.node.name])
+    monkeypatch.setattr(checks.mpi_jobs, "find_open_mpi", lambda member: installed[member.node.name])
     with pytest.raises(outcome, match=message):
         checks.mpi.__wrapped__(two())  # type: ignore[attr-defined]
 
@@ -357,7 +356,7 @@ def test_collectives_are_those_of_the_image() -> None:
     machine: Any = SimpleNamespace(instance_type="g5.12xlarge")
     found = checks.collectives.__wrapped__(together, MPI, one_gpu(), machine)  # type: ignore[attr-defined]
     assert set(found) == {"all_reduce", "all_gather", "alltoall"}
-    assert found["all_reduce"] == (nccl_tests.read(GOOD), "", [Traffic({"rdmap0": 0}, 0)] * 2)
+    assert found["all_reduce"] == (mpi_jobs.read(GOOD), "", [Traffic({"rdmap0": 0}, 0)] * 2)
     with pytest.raises(pytest.skip.Exception, match="no nccl-tests on the image"):
         checks.collectives.__wrapped__(two(), MPI, one_gpu(), machine)  # type: ignore[attr-defined]
 

@@ -24,7 +24,7 @@ import pytest
 from tests.validator.checks.conftest import Judge
 from validator import remote
 from validator.checks import several_nodes as checks
-from validator.probes.cluster import open_mpi
+from validator.probes.cluster import mpi_jobs
 from validator.probes.cluster.nodes import Node, Together
 
 SSHD, MPIRUN = Path("/usr/sbin/sshd"), Path("/usr/bin/mpirun")
@@ -157,7 +157,7 @@ def test_two_nodes_work_together_and_keep_nothing(pair: list[RealNode], judge: J
         ):  # fmt: skip
             judged = judge(check, {}, together=together)
             assert (judged.verdict, judged.message) == ("PASS", "")
-        mpi = open_mpi.find_open_mpi(together.members[0])
+        mpi = mpi_jobs.find_open_mpi(together.members[0])
         judged = judge(checks.test_open_mpi_runs_over_all_nodes, {}, together=together, mpi=mpi)
         assert (judged.verdict, judged.message) == ("PASS", "")
         ranks: Any = judged.check.observed["ranks"]  # type: ignore[index]
@@ -176,7 +176,7 @@ def test_a_node_that_dies_in_the_middle_is_named(
 ) -> None:
     monkeypatch.setattr(remote, "source", lambda _: SLEEPS)
     monkeypatch.setattr(checks, "_JOB_SECONDS", 60.0)
-    mpi = open_mpi.find_open_mpi(together.members[0])
+    mpi = mpi_jobs.find_open_mpi(together.members[0])
 
     def die() -> None:
         for _ in range(600):

@@ -15,7 +15,7 @@ from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachin
 from validator.checks import xid
 from validator.cloudwatch import LogEvent
 from validator.plan import as_plan
-from validator.probes.agent import injected_xids
+from validator.probes.agent import injected_lines
 from validator.probes.nvidia_smi import Gpu
 
 PCI = "0000:00:1b.0"
@@ -99,7 +99,7 @@ class World:
 def prove(judge: Judge, check: Any, world: World) -> Judgement:
     gpu = Gpu(0, "NVIDIA A10G", "Ampere", "GPU-0", PCI, {})
     machine = FakeMachine(METADATA, first_boot_time=90.0, gpus=(gpu,))
-    xids = injected_xids.Xids(world.host, as_plan(PLAN), machine, world)  # type: ignore[arg-type]
+    xids = injected_lines.Xids(world.host, as_plan(PLAN), machine, world)  # type: ignore[arg-type]
     return judge(check, {}, xids=xids, machine=machine, host=world.host)
 
 
@@ -162,7 +162,7 @@ def test_drill_on_an_image_without_nvidia_s_driver(judge: Judge) -> None:
     world = World()
     machine = NoBoards({"instance-type": "m5.xlarge"})
     plan = as_plan({name: section for name, section in PLAN.items() if name != "nvidia_driver"})
-    xids = injected_xids.Xids(world.host, plan, machine, world)  # type: ignore[arg-type]
+    xids = injected_lines.Xids(world.host, plan, machine, world)  # type: ignore[arg-type]
     outcome = judge(xid.test_drill_is_labelled, {}, xids=xids, machine=machine, host=world.host)
     assert outcome.verdict == "PASS", outcome
 

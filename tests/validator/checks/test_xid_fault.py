@@ -14,7 +14,7 @@ from validator.checks import xid
 from validator.cloudwatch import LogEvent
 from validator.plan import as_plan
 from validator.probes import xid_injection
-from validator.probes.agent import injected_xids
+from validator.probes.agent import injected_lines
 from validator.results import Hop
 
 XML = f'<nvidia_smi_log><gpu id="0000{PCI.upper()}"><product_name>NVIDIA A10G</product_name>%s</gpu></nvidia_smi_log>'
@@ -78,7 +78,7 @@ class FaultWorld(World):
 def prove(judge: Judge, world: FaultWorld, version: str = "550.163.01") -> Judgement:
     machine = FakeMachine(METADATA, first_boot_time=90.0)
     plan = as_plan(PLAN | {"nvidia_driver": PLAN["nvidia_driver"] | {"version": version}})
-    xids = injected_xids.Xids(world.host, plan, machine, world)  # type: ignore[arg-type]
+    xids = injected_lines.Xids(world.host, plan, machine, world)  # type: ignore[arg-type]
     return judge(xid.test_real_fault_arrives, {}, xids=xids, machine=machine, host=world.host)
 
 

@@ -1,6 +1,6 @@
 """What a batch asks once, and when it is sent again after a lost connection.
 
-One `stat` answers all attributes of a file, each as it would have been answered alone (engine/file_attributes.py).
+One `stat` answers all attributes of a file, each as it would have been answered alone (engine/batches.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from tests.validator.conftest import Breakable, Sshd
 from tests.validator.engine.hosts import Host, in_shell, outcome
-from validator.engine import coalesce
+from validator.engine import batches
 from validator.engine.batches import Batch, execute, is_pure
 from validator.transport import Answer, Command, Target, backend
 from validator.transport.errors import ConnectionDropped
@@ -98,7 +98,7 @@ def test_attributes_are_those_of_single_commands(tmp_path: Path, name: str) -> N
     (tmp_path / "dangling").symlink_to("nowhere")
     path = f"'{tmp_path / name}'" if " " in name else str(tmp_path / name)
     commands = [stat(letter, path) for letter in LETTERS]
-    results = coalesce.execute(commands, in_shell)
+    results = batches.execute_joined(commands, in_shell)
     alone, _ = in_shell(commands)
     assert outcome(results.answers) == outcome(alone)
     assert (alone[0].rc == 0) is (name in ("plain", "with space", "link"))  # both kinds were among them
@@ -107,7 +107,7 @@ def test_attributes_are_those_of_single_commands(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize(("letter", "beside"), [("a", "ugaYsi"), ("s", "ugaYsi"), ("U", "ugaYsiUG"), ("G", "ugaYsiUG")])
 def test_names_are_looked_up_only_with_a_name(letter: str, beside: str) -> None:
     """Who looks names up may be a directory service that does not answer: not for a mode."""
-    results = coalesce.execute([stat(letter, "/etc/passwd")], in_shell)
+    results = batches.execute_joined([stat(letter, "/etc/passwd")], in_shell)
     told = results.beside[0]
     assert set(told) == {stat(other, "/etc/passwd").text for other in beside}
     assert all(outcome([told[text]]) == outcome(in_shell([Command(text)])[0]) for text in told)
@@ -126,7 +126,7 @@ def test_names_are_looked_up_only_with_a_name(letter: str, beside: str) -> None:
 )
 def test_what_the_joint_command_does_not_tell_is_asked_alone(joint: Answer) -> None:
     host = Host(joint=joint)
-    results = coalesce.execute([stat("a", "/x"), stat("s", "/x")], host.ask)
+    results = batches.execute_joined([stat("a", "/x"), stat("s", "/x")], host.ask)
     assert host.batches[1:] == [["stat -Lc %a /x", "stat -Lc %s /x"]]
     assert [answer.stdout for answer in results.answers] == [b"stat -Lc %a /x", b"stat -Lc %s /x"]
     assert dict(results.beside[0]) == {}
@@ -137,11 +137,11 @@ def test_what_the_joint_command_does_not_tell_is_asked_alone(joint: Answer) -> N
 )
 def test_other_commands_are_sent_unchanged(text: str) -> None:
     host = Host()
-    coalesce.execute([Command(text)], host.ask)
+    batches.execute_joined([Command(text)], host.ask)
     assert host.batches == [[text]]
 
 
 def test_files_and_deadlines_are_not_mixed() -> None:
     host = Host()
-    coalesce.execute([stat("a", "/x"), stat("a", "/y"), Command("stat -Lc %a /x", 5.0)], host.ask)
+    batches.execute_joined([stat("a", "/x"), stat("a", "/y"), Command("stat -Lc %a /x", 5.0)], host.ask)
     assert len(host.batches[0]) == 3

@@ -10,7 +10,7 @@ import pytest
 
 from tests.validator.conftest import Run
 from tests.validator.engine.hosts import Host, in_shell, outcome
-from validator.engine import coalesce, scheduler
+from validator.engine import batches, scheduler
 from validator.engine.commands import changes
 from validator.transport import backend
 from validator.transport.shell import Answer, Command
@@ -198,7 +198,7 @@ MODE, OWNER, PACKAGE = "stat -Lc %a /etc/passwd", "stat -Lc %U /etc/hosts", "dpk
 def test_kinds_are_joined_each_by_itself_and_answers_are_in_order() -> None:
     host = Host(joint=Answer(1, b"", b"", 0.1))
     texts = ["first", MODE, f"{PACKAGE}aa", OWNER, f"{PACKAGE}bb", "last"]
-    results = coalesce.execute([Command(text) for text in texts], host.ask)
+    results = batches.execute_joined([Command(text) for text in texts], host.ask)
     first, again = host.batches
     assert len(first) == 5 and first[:2] == ["first", "last"]  # one of packages, one of each file
     assert again == [texts[2], texts[4]]  # the joint answer did not tell
@@ -208,8 +208,8 @@ def test_kinds_are_joined_each_by_itself_and_answers_are_in_order() -> None:
 
 def test_nothing_to_join_is_sent_as_it_is() -> None:
     host = Host()
-    assert coalesce.execute([], host.ask).answers == []
-    results = coalesce.execute([Command("one"), Command("two")], host.ask)
+    assert batches.execute_joined([], host.ask).answers == []
+    results = batches.execute_joined([Command("one"), Command("two")], host.ask)
     assert host.batches == [[], ["one", "two"]] and dict(results.beside) == {}
 
 
@@ -220,8 +220,8 @@ STATUS = "dpkg-query -f '${Status}' -W "
 VERSION = "dpkg-query -f '${Status} ${Version}' -W "
 
 
-def of(commands: Sequence[Command], send: coalesce.Execute) -> tuple[list[Answer], int]:
-    results = coalesce.execute(commands, send)
+def of(commands: Sequence[Command], send: batches.Execute) -> tuple[list[Answer], int]:
+    results = batches.execute_joined(commands, send)
     return results.answers, results.attempts
 
 
@@ -231,7 +231,7 @@ def test_joined_queries_have_the_output_of_single_ones() -> None:
              STATUS + "bash", VERSION + "no-such-one", VERSION + "sh", STATUS + "bash:all"]  # fmt: skip
     commands = [Command(text) for text in asked]
     alone, _ = in_shell(commands)
-    together = coalesce.execute(commands, in_shell).answers
+    together = batches.execute_joined(commands, in_shell).answers
     assert outcome(together) == outcome(alone)
     assert alone[0].stdout == b"install ok installed" and alone[3].rc == 1  # both kinds were among them
 
@@ -248,7 +248,7 @@ def test_many_packages_are_one_command() -> None:
 
 def test_single_query_is_sent_unchanged() -> None:
     host = Host()
-    coalesce.execute([Command("echo"), Command(STATUS + "bash")], host.ask)
+    batches.execute_joined([Command("echo"), Command(STATUS + "bash")], host.ask)
     assert host.batches == [["echo", STATUS + "bash"]]
 
 
@@ -278,5 +278,5 @@ def test_expired_joint_command_expires_every_query() -> None:
 
 def test_other_deadlines_are_not_joined() -> None:
     host = Host()
-    coalesce.execute([Command(STATUS + "aa", 5.0), Command(STATUS + "bb", 60.0)], host.ask)
+    batches.execute_joined([Command(STATUS + "aa", 5.0), Command(STATUS + "bb", 60.0)], host.ask)
     assert host.batches == [[STATUS + "aa", STATUS + "bb"]]

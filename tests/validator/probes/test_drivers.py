@@ -12,10 +12,11 @@ import pytest
 import testinfra
 
 from tests.validator.checks.conftest import METADATA, FakeMachine, table_host
+from validator.checks import hardware
 from validator.observe import Observe
 from validator.plan import as_plan
-from validator.probes import base_driver, fabric
-from validator.probes.driver_locked import Program
+from validator.probes import base_driver
+from validator.probes.base_driver import Program
 from validator.results import RunningCheck
 
 ONE = as_plan({"nvidia_driver": {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}})
@@ -125,13 +126,13 @@ OLDER = "[INFO] Successfully configured all the available GPUs and NVSwitches to
 
 @pytest.mark.parametrize("line", [ROUTED, OLDER])
 def test_log_of_its_last_start_says_whether_the_switches_are_routed(line: str) -> None:
-    assert fabric.read(f"100\n40000000\n{START}\n{line}\n").is_routed
-    again = fabric.read(f"100\n40000000\n{START}\n{line}\n{START}\n[ERROR] no\n")
+    assert hardware.read(f"100\n40000000\n{START}\n{line}\n").is_routed
+    again = hardware.read(f"100\n40000000\n{START}\n{line}\n{START}\n[ERROR] no\n")
     assert (again.is_routed, again.seconds, again.log) == (False, 60.0, (START, "[ERROR] no"))
-    assert str(again) == f"active for 60 s, the last lines of {fabric.LOG}: {START} | [ERROR] no"
+    assert str(again) == f"active for 60 s, the last lines of {hardware.LOG}: {START} | [ERROR] no"
 
 
 @pytest.mark.parametrize("printed", ["", "100\n", "100\n0\n", "100\n\n"])
 def test_nothing_is_not_routed(printed: str) -> None:
-    manager = fabric.read(printed)
+    manager = hardware.read(printed)
     assert (manager.seconds, manager.log, manager.is_routed) == (0.0, (), False)

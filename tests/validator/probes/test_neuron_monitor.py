@@ -9,8 +9,8 @@ import pytest
 from tests.onhost.neuron_monitor.programs import report, runtime
 from tests.validator.checks.conftest import table_host
 from validator.cloudwatch import Series
-from validator.probes import neuron_monitor
-from validator.probes.neuron_monitor import Limits
+from validator.probes import neuron_reports
+from validator.probes.neuron_reports import Limits
 
 METADATA = {"instance-id": "i-1", "instance-type": "trn1.32xlarge", "ami-id": "ami-1"}
 
@@ -30,13 +30,13 @@ def planned(*dimensions: str) -> Any:
     ],
 )
 def test_first_report(reply: Any, said: Any) -> None:
-    told = neuron_monitor.first_report(table_host({"timeout*": reply}))
+    told = neuron_reports.first_report(table_host({"timeout*": reply}))
     assert told == said if isinstance(said, dict) else said in told
 
 
 def test_counters_are_exact_and_load_has_the_hardware_s_limits() -> None:
     told = report(runtime("train", 3), devices=2, uncorrected=4)
-    series = neuron_monitor.expected_series(told, planned("instance_id"), METADATA)
+    series = neuron_reports.expected_series(told, planned("instance_id"), METADATA)
     own = ("instance_id", "i-1")
     assert series[Series("N", "mem_ecc_uncorrected", (own, ("neuron_device_index", "1")))] == Limits(4, 4)
     assert series[Series("N", "neuroncore_utilization", (own, ("neuroncore_index", "3")))] == Limits(0, 100)
@@ -47,6 +47,6 @@ def test_counters_are_exact_and_load_has_the_hardware_s_limits() -> None:
 
 def test_dimensions_are_the_machine_s_not_the_report_s() -> None:
     told = report(runtime("train", 0), instance_id="i-other")
-    series = neuron_monitor.expected_series(told, planned("instance_id", "ami_id", "neuron_runtime_tag"), METADATA)
+    series = neuron_reports.expected_series(told, planned("instance_id", "ami_id", "neuron_runtime_tag"), METADATA)
     assert {dict(each.dimensions)["instance_id"] for each in series} == {"i-1"}
     assert {dict(each.dimensions).get("neuron_runtime_tag") for each in series} == {None, "train"}

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from validator.probes import alternatives, environment, event_policy, system_settings
-from validator.probes.alternatives import Alternative
+from validator.checks import system
+from validator.checks.system import Alternative
+from validator.probes import base_ami, event_policy, machine
 
 
 def test_each_setting_has_its_source() -> None:
@@ -25,7 +26,7 @@ def test_each_setting_has_its_source() -> None:
         "systemctl show-environment": "C=3\n",
     }
     host: Any = SimpleNamespace(run=lambda command: SimpleNamespace(stdout=replies.get(command, "")))
-    assert environment.environments(host) == [
+    assert machine.environments(host) == [
         ("/etc/environment", "A=1"),
         ("/etc/environment", "B=2"),
         ("services", "C=3"),
@@ -33,7 +34,7 @@ def test_each_setting_has_its_source() -> None:
 
 
 def test_login_shell_does_not_inherit_the_environment() -> None:
-    command = environment.in_login_shell("printf %s \"${LEAKED-none} $HOME 'x'\"")
+    command = machine.in_login_shell("printf %s \"${LEAKED-none} $HOME 'x'\"")
     done = subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, env=os.environ | {"LEAKED": "1"}, check=False
     )
@@ -46,10 +47,10 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_masks_of_the_local_region_are_those_of_its_base_images() -> None:
     text = (ROOT / "localregion/replicas/debian_ami/masked.txt").read_text(encoding="utf-8")
     units = {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")}
-    assert all(system_settings.is_harmless_mask(unit, "ec2") for unit in units)
-    assert not system_settings.is_harmless_mask("ssh.service", "eks")
-    assert system_settings.is_harmless_mask("update-motd.service", "eks")
-    assert not system_settings.is_harmless_mask("update-motd.service", "ec2")
+    assert all(base_ami.is_harmless_mask(unit, "ec2") for unit in units)
+    assert not base_ami.is_harmless_mask("ssh.service", "eks")
+    assert base_ami.is_harmless_mask("update-motd.service", "eks")
+    assert not base_ami.is_harmless_mask("update-motd.service", "ec2")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_masks_of_the_local_region_are_those_of_its_base_images() -> None:
     ],
 )  # fmt: skip
 def test_kernel_options(word: str, is_unsafe: bool) -> None:
-    assert system_settings.is_unsafe_option(word) is is_unsafe
+    assert base_ami.is_unsafe_option(word) is is_unsafe
 
 
 # /var/lib/dpkg/alternatives/awk of Debian 12, without most slaves.
@@ -78,16 +79,16 @@ def host(stdout: str) -> Any:
 
 
 def test_candidates_are_the_registered_paths() -> None:
-    assert alternatives.read(host(AWK + LD)) == [
+    assert system.read(host(AWK + LD)) == [
         Alternative("awk", "/usr/bin/mawk", frozenset({"/usr/bin/gawk", "/usr/bin/mawk"})),
         Alternative("ld", "/usr/bin/ld.bfd", frozenset({"/usr/bin/ld.bfd", "/usr/bin/ld.gold"})),
     ]
-    assert alternatives.read(host("")) == []
+    assert system.read(host("")) == []
 
 
 @pytest.mark.parametrize("damaged", ["\x01awk\n\n", "\x01awk\n/bin/x\nauto", "\x01\n"])
 def test_cut_off_file_registers_nothing(damaged: str) -> None:
-    (read,) = alternatives.read(host(damaged))
+    (read,) = system.read(host(damaged))
     assert read.candidates == frozenset()
 
 

@@ -15,8 +15,8 @@ from gpu_ami.files import data_dir
 from validator import remote
 from validator.file_account import Entry as BaseEntry
 from validator.file_account import load_footprint
-from validator.probes import footprints, unpackaged
-from validator.probes.unpackaged import Entry
+from validator.probes import footprints
+from validator.probes.footprints import Entry
 
 LISTED = "f\t755\t/usr/bin/tool\t\nl\t777\t/etc/link\t/usr/bin/tool\nf\t644\t/etc/cron.d/job\t\n"
 END = "-\t\tend\n"
@@ -27,18 +27,18 @@ def host(rc: int, stdout: str) -> Any:
 
 
 def test_entries_have_type_mode_and_target() -> None:
-    assert unpackaged.find(host(0, LISTED + END)) == [
+    assert footprints.find(host(0, LISTED + END)) == [
         Entry("f", 0o755, "/usr/bin/tool"),
         Entry("l", 0o777, "/etc/link", "/usr/bin/tool"),
         Entry("f", 0o644, "/etc/cron.d/job"),
     ]
-    assert unpackaged.find(host(3, "")) is None
+    assert footprints.find(host(3, "")) is None
 
 
 @pytest.mark.parametrize("listed", ["", LISTED])
 def test_list_without_its_end_is_not_believed(listed: str) -> None:
-    with pytest.raises(unpackaged.NotListed, match="cut off"):
-        unpackaged.find(host(0, listed))
+    with pytest.raises(footprints.NotListed, match="cut off"):
+        footprints.find(host(0, listed))
 
 
 def test_links_and_declared_files_are_expected() -> None:
@@ -50,9 +50,9 @@ def test_links_and_declared_files_are_expected() -> None:
     ]
     roles = data_dir("roles")
     tuned = footprints.Declared((load_footprint(roles / "tuning/meta/footprint.yml", "tuning"),), ())
-    assert unpackaged.unexpected(entries, ["/etc/sysctl.d"], tuned) == ["/etc/sysctl.d/99-build.conf"]
+    assert footprints.unexpected(entries, ["/etc/sysctl.d"], tuned) == ["/etc/sysctl.d/99-build.conf"]
     plain = footprints.Declared((), ())
-    assert unpackaged.unexpected(entries, ["/etc/sysctl.d/"], plain) == [entry.path for entry in entries[:2]]
+    assert footprints.unexpected(entries, ["/etc/sysctl.d/"], plain) == [entry.path for entry in entries[:2]]
 
 
 @pytest.mark.parametrize("family", ["debian", "redhat"])
@@ -120,7 +120,7 @@ def test_files_of_the_base_ami_are_told_by_type_mode_content_and_target(tmp_path
 
     entries = [Entry("f", 0o644, str(tmp_path / name)) for name in (*names, "new")]
     entries += [Entry("l", 0o777, "/link", "a"), Entry("l", 0o777, "/moved", "b")]
-    left = unpackaged.not_of_base(SimpleNamespace(run=run), entries, base)  # type: ignore[arg-type]
+    left = footprints.not_of_base(SimpleNamespace(run=run), entries, base)  # type: ignore[arg-type]
     assert [Path(entry.path).name for entry in left] == ["changed", "mode", "by-first-boot", "new", "moved"]
 
 

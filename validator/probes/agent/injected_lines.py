@@ -1,4 +1,4 @@
-"""Lines that a proof injects into a host's kernel log, and their way to CloudWatch Logs: once, and unchanged.
+"""Lines (Xids among them) that a proof injects into a kernel log, and their way to CloudWatch Logs: once, unchanged.
 
 A line that a process writes to /dev/kmsg is a drill: the kernel gives it the facility of a user's record, the event
 parser the origin userland.
@@ -16,10 +16,10 @@ from typing import Any, Self
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest
+from validator.probes import MachineUnderTest, pci_address
 from validator.probes.agent import config as agent_config
-from validator.probes.agent import log as agent_log
-from validator.probes.agent import way_out
+from validator.probes.agent import delivery
+from validator.probes.agent import delivery as agent_log
 
 KMSG = "/dev/kmsg"
 FILE_SECONDS = 20.0
@@ -99,7 +99,7 @@ class InjectedLines:
         events = self.cloudwatch.wait(lambda: self.arrived(group, nonce), self.cloudwatch.arrival_seconds)
         if events is None:
             agent_log.raise_if_refused(self.host)
-            way_out.raise_if_dropped(self.host, "logs", self.cloudwatch.region, self.plan)
+            delivery.raise_if_dropped(self.host, "logs", self.cloudwatch.region, self.plan)
             seconds = self.cloudwatch.arrival_seconds
             observe.fail(f"{nonce} did not reach group {group}, stream {self.stream} within {seconds:.0f} s")
         return events
@@ -143,3 +143,40 @@ class InjectedLines:
         raw = (self.arrived(self.raw_group, sent.nonce) or [])[0].message
         if line not in raw:
             observe.fail(f"the raw stream does not have the driver's line: {raw!r}")
+
+
+_CODE = 31  # an application's MMU fault: common, and no GPU needs a repair after it
+_PID, _PROCESS = 4242, "gpu-ami-proof"
+
+
+class Xids(InjectedLines):
+    """Injects Xids on a host and follows them."""
+
+    what = "an Xid"
+
+    def kernel_files(self) -> list[str]:
+        """Files through which the simulated driver prints an Xid; none on a real GPU."""
+        return sorted(self.host.run("ls -1 /proc/driver/nvidia/gpus/*/xid 2>/dev/null").stdout.split())
+
+    def from_kernel(self, file: str, observe: Observe) -> Injection:
+        unique = nonce()
+        return self.inject(file, _body(unique), unique, pci_address(file.split("/")[-2]), observe)
+
+    def from_userland(self, pci: str, observe: Observe) -> Injection:
+        unique = nonce()
+        return self.inject_drill(f"NVRM: Xid (PCI:{pci[:-2]}): {_body(unique)}", unique, pci, observe)
+
+
+def _body(unique: str) -> str:
+    return f"{_CODE}, pid={_PID}, name={_PROCESS}, Ch 00000010, intr 00000000. MMU Fault: {unique}"
+
+
+def fields(sent: Injection, origin: str) -> dict[str, Any]:
+    """What the event of an injected Xid must have."""
+    expected = {"kind": "xid", "code": _CODE, "pci": sent.device, "pid": _PID, "process": _PROCESS}
+    return expected | {"origin": origin}
+
+
+def line_start(sent: Injection) -> str:
+    """How the driver's line of an injected Xid starts."""
+    return f"NVRM: Xid (PCI:{sent.device[:-2]}): {_CODE}, "

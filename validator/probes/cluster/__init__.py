@@ -2,9 +2,8 @@
 
 nodes        machines of one proof that work together: keys, addresses
 joined       the cluster and its nodes, as `gpu-ami` knows them (--join)
-kubernetes   the calls of Kubernetes' API that a proof makes
-eks_node     a node of an EKS cluster, and the pods that prove it
+kubernetes   a node of an EKS cluster: the API's calls, the caller's token, the pods of the proof
+ecs          container instances and tasks of ECS
 slurm        a Slurm cluster of a proof's machines
-open_mpi     Open MPI on several nodes
-nccl_tests   the output of nccl-tests, and what EFA counted meanwhile
+mpi_jobs     Open MPI on several nodes, and nccl-tests with what EFA counted meanwhile
 """

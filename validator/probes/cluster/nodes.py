@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from validator.inputs import read_text
-from validator.probes.cluster.nccl_tests import Floor
 from validator.transport import ssh
 
 if TYPE_CHECKING:
@@ -42,6 +41,22 @@ _IP = re.compile(r"\d+: (?P<name>\S+) +inet (?P<address>[\d.]+/\d+) ")
 
 class NodeFailed(Exception):
     """A node could not be reached, or a step on it failed; the message names node and step."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least bus bandwidth in GB/s, in place, for a size in bytes on so many nodes, with its source."""
+
+    gbps: float
+    nodes: int
+    size: int
+    source: str
+    algorithm: str = ""
+    protocol: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"at least {self.gbps:g} GB/s at {self.size} bytes on {self.nodes} nodes ({self.source})"
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, table_h
 from validator.cloudwatch import ApiRefused
 from validator.observe import Observe
 from validator.plan import as_plan
+from validator.probes.agent import delivery as agent_log
 from validator.probes.agent import injected_lines
-from validator.probes.agent import log as agent_log
-from validator.probes.agent.json_lines import line_numbers
+from validator.probes.agent.findings import line_numbers
 from validator.results import CheckRecord, RunningCheck, Verdict
 
 TEXT = """{

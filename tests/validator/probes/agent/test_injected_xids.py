@@ -9,14 +9,14 @@ import pytest
 from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine, table_host
 from validator.observe import Observe
 from validator.plan import as_plan
-from validator.probes.agent import injected_xids
+from validator.probes.agent import injected_lines
 
 FILE = "/proc/driver/nvidia/gpus/0000:00:1b.0/xid"
 
 
-def injected(table: dict[str, Any], suffix: str = "") -> injected_xids.Xids:
+def injected(table: dict[str, Any], suffix: str = "") -> injected_lines.Xids:
     plan, machine = as_plan(PLAN), FakeMachine(METADATA)
-    return injected_xids.Xids.of_proof(table_host(table), plan, machine, None, suffix)  # type: ignore[arg-type]
+    return injected_lines.Xids.of_proof(table_host(table), plan, machine, None, suffix)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kernel", [True, False])
@@ -39,6 +39,6 @@ def test_injected_xid_is_written_once_and_awaited_in_both_logs(kernel: bool) -> 
     )
     assert (sent.device, sent.started, sent.raw, sent.json) == ("0000:00:1b.0", 1.0, 1.25, 1.5)
     assert xids.stream == INSTANCE
-    assert injected_xids.line_start(sent) == "NVRM: Xid (PCI:0000:00:1b): 31, "
+    assert injected_lines.line_start(sent) == "NVRM: Xid (PCI:0000:00:1b): 31, "
     fields = {"kind": "xid", "code": 31, "pci": "0000:00:1b.0", "pid": 4242, "process": "gpu-ami-proof"}
-    assert injected_xids.fields(sent, "userland") == fields | {"origin": "userland"}
+    assert injected_lines.fields(sent, "userland") == fields | {"origin": "userland"}

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from validator.probes.agent.lint import lint
-from validator.probes.agent.lint_plugins import plugin_findings
+from validator.probes.agent.lint import lint, plugin_findings
 
 
 def test_measurements_of_the_agent_have_no_findings() -> None:

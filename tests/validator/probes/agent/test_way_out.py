@@ -16,7 +16,7 @@ from localregion.machines.firewall import DroppedPort
 from tests.validator.checks.conftest import table_host
 from validator.checks import metrics
 from validator.cloudwatch import ApiRefused, Point, Series
-from validator.probes.agent import way_out
+from validator.probes.agent import delivery
 
 ADDRESS = "127.99.5.5"
 
@@ -35,7 +35,7 @@ def plan_for(url: str) -> Any:
     ],
 )
 def test_the_endpoint_is_the_plans_or_aws_s(region: str, plan: Any, expected: tuple[str, int]) -> None:
-    assert way_out.endpoint("logs", region, plan) == expected
+    assert delivery.endpoint("logs", region, plan) == expected
 
 
 class ThisMachine:
@@ -43,7 +43,7 @@ class ThisMachine:
 
     def run(self, command: str, *arguments: str) -> Any:
         script, name, port = arguments
-        short = script.replace(f", {way_out._SECONDS})", ", 0.5)").replace(
+        short = script.replace(f", {delivery._SECONDS})", ", 0.5)").replace(
             "http://169.254.169.254", "http://127.0.0.1:9"
         )
         done = subprocess.run([sys.executable, "-c", short, name, port], capture_output=True, text=True, check=True)
@@ -62,21 +62,21 @@ def dropped() -> Iterator[int]:
 
 def test_a_connection_that_times_out_is_not_the_image_s_fault() -> None:
     with dropped() as port, pytest.raises(ApiRefused, match=f"to {ADDRESS} port {port}: timed out"):
-        way_out.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
+        delivery.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
 
 
 def test_refused_and_open_connections_decide_nothing() -> None:
     with socket.create_server((ADDRESS, 0)) as server:
         port = server.getsockname()[1]
-        way_out.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
-    way_out.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
-    way_out.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for("http://no-such-host.invalid"))
+        delivery.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
+    delivery.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
+    delivery.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for("http://no-such-host.invalid"))
 
 
 def test_security_group_and_port_are_named() -> None:
     host = table_host({"python3*": "dropped\tclosed\tnode\n"})
     with pytest.raises(ApiRefused) as caught:
-        way_out.raise_if_dropped(host, "monitoring", "us-east-1", None)
+        delivery.raise_if_dropped(host, "monitoring", "us-east-1", None)
     assert str(caught.value) == (
         "connecting from this machine to monitoring.us-east-1.amazonaws.com port 443: timed out after 15 s (security"
         " group closed, node) (allow TCP 443 out in security group closed, node; look at routes and network ACLs of"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from validator.probes.cluster import eks_node
-from validator.probes.cluster.eks_node import Cluster, PodResult, Unanswered
+from validator.probes.cluster import kubernetes
+from validator.probes.cluster.kubernetes import Cluster, PodResult, Unanswered
 
 UUIDS = ["GPU-1", "GPU-2"]
 BOOT_ID = "0d5a0a2e-1111-4222-8333-444455556666"
@@ -26,7 +26,7 @@ TOLD = {
 def a_node(gpus: int | None = 2, **conditions: str) -> dict[str, Any]:
     rows = {"Ready": "True", "MemoryPressure": "False"} | conditions
     shown = [{"type": name, "status": status, "message": f"{name} it is"} for name, status in rows.items()]
-    devices = {} if gpus is None else {eks_node.GPU: str(gpus)}
+    devices = {} if gpus is None else {kubernetes.GPU: str(gpus)}
     info = {
         "kubeletVersion": "v1.35.4-eks-0000000",
         "containerRuntimeVersion": "containerd://1.6.20",
@@ -93,15 +93,15 @@ def test_each_machine_has_its_own_node() -> None:
 
 
 def test_what_was_reported_before_a_reboot_says_nothing_of_the_node() -> None:
-    assert not eks_node.defects(a_node(), BOOT_ID) and not eks_node.defects(a_node())
-    (wrong,) = eks_node.defects(a_node(), "another")
+    assert not kubernetes.defects(a_node(), BOOT_ID) and not kubernetes.defects(a_node())
+    (wrong,) = kubernetes.defects(a_node(), "another")
     assert wrong == f"its kubelet has not reported since the machine's boot another, the last time from {BOOT_ID}"
 
 
 def test_it_waits_until_the_node_is_as_asked_or_the_time_is_over() -> None:
     api = Api(a_node(Ready="False"), a_node(Ready="False"), a_node())
-    node = a_cluster(api).wait_node(60, lambda node: not eks_node.defects(node))
-    assert node and not eks_node.defects(node)
+    node = a_cluster(api).wait_node(60, lambda node: not kubernetes.defects(node))
+    assert node and not kubernetes.defects(node)
     assert a_cluster(Api()).wait_node(60, lambda _: True) is None
 
 
@@ -114,7 +114,7 @@ def test_it_waits_until_the_node_is_as_asked_or_the_time_is_over() -> None:
     ],
 )
 def test_the_present_run_of_kubelet(shown: str, run: tuple[str, int]) -> None:
-    assert eks_node.kubelet_run(shown) == eks_node.KubeletRun(*run)
+    assert kubernetes.kubelet_run(shown) == kubernetes.KubeletRun(*run)
 
 
 def test_a_pod_asks_for_gpus_of_this_node_alone_and_is_deleted() -> None:
@@ -142,16 +142,18 @@ def test_a_pod_asks_for_gpus_of_this_node_alone_and_is_deleted() -> None:
     ],
 )
 def test_what_is_wrong_with_a_node(conditions: dict[str, str], found: list[str]) -> None:
-    assert eks_node.defects(a_node(**conditions)) == found
+    assert kubernetes.defects(a_node(**conditions)) == found
 
 
 def test_a_node_without_conditions_is_not_ready() -> None:
-    assert eks_node.defects({"status": {}}) == ["no condition Ready"]
+    assert kubernetes.defects({"status": {}}) == ["no condition Ready"]
 
 
 def test_devices() -> None:
-    assert eks_node.allocatable(a_node(3), eks_node.GPU) == 3
-    assert eks_node.allocatable(a_node(), eks_node.EFA) is None and eks_node.allocatable({"status": {}}, "x") is None
+    assert kubernetes.allocatable(a_node(3), kubernetes.GPU) == 3
+    assert (
+        kubernetes.allocatable(a_node(), kubernetes.EFA) is None and kubernetes.allocatable({"status": {}}, "x") is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,13 +167,13 @@ def test_devices() -> None:
     ],
 )
 def test_what_a_pod_has_computed(pod: dict[str, Any], expected: tuple[list[str], list[str]]) -> None:
-    result = eks_node.read_pod(pod)
+    result = kubernetes.read_pod(pod)
     assert (list(result.defects), list(result.uuids)) == expected
 
 
 def test_a_pod_without_the_probe_s_result_is_a_defect() -> None:
     state = {"terminated": {"exitCode": 128, "reason": "StartError", "message": "no such file"}}
-    result = eks_node.read_pod({"status": {"phase": "Failed", "containerStatuses": [{"state": state}]}})
+    result = kubernetes.read_pod({"status": {"phase": "Failed", "containerStatuses": [{"state": state}]}})
     assert result.exit_code == 128 and result.defects == ("expected the probe's result, got no such file",)
 
 
@@ -187,7 +189,7 @@ def test_a_pod_without_the_probe_s_result_is_a_defect() -> None:
     ],
 )
 def test_a_pod_that_never_ran(status: dict[str, Any], message: str) -> None:
-    assert eks_node.read_pod({"status": {"phase": "Pending", **status}}) == PodResult("Pending", None, message)
+    assert kubernetes.read_pod({"status": {"phase": "Pending", **status}}) == PodResult("Pending", None, message)
 
 
 class Host:
@@ -201,9 +203,9 @@ class Host:
 
 def test_the_image_of_the_probe_is_imported_and_removed() -> None:
     host = Host(0, '{"error": "", "python": "/usr/bin/python3.11"}')
-    assert eks_node.import_image(host, "localhost/x:1") == "/usr/bin/python3.11"
+    assert kubernetes.import_image(host, "localhost/x:1") == "/usr/bin/python3.11"
     assert "--import-image localhost/x:1" in host.command
-    eks_node.remove_image(host, "localhost/x:1")
+    kubernetes.remove_image(host, "localhost/x:1")
     assert "--remove-image localhost/x:1" in host.command
 
 
@@ -213,4 +215,4 @@ def test_the_image_of_the_probe_is_imported_and_removed() -> None:
 )
 def test_an_image_that_cannot_be_imported(stdout: str, message: str) -> None:
     with pytest.raises(Unanswered, match=message):
-        eks_node.import_image(Host(1, stdout), "x")
+        kubernetes.import_image(Host(1, stdout), "x")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from validator.probes.cluster import nccl_tests
-from validator.probes.cluster.nccl_tests import Floor, Traffic
+from validator.probes.cluster import mpi_jobs
+from validator.probes.cluster.mpi_jobs import Traffic
+from validator.probes.cluster.nodes import Floor
 
 # Lines as the sources of NCCL, aws-ofi-nccl and nccl-tests print them, put together: two nodes with a GPU each.
 GOOD = """\
@@ -37,13 +38,13 @@ MIB = 1 << 20
 
 
 def test_a_good_run_has_no_defects() -> None:
-    output = nccl_tests.read(GOOD)
+    output = mpi_jobs.read(GOOD)
     assert [row.size for row in output.rows] == [8, 1 << 30] and output.busbw_of_largest == 39.38
     assert output.providers == ("efa",) and output.networks == ("AWS Libfabric",)
     assert output.channels == {"NET/AWS Libfabric/0/GDRDMA": 2}
-    assert nccl_tests.result_defects(output, 2, 2) == []
-    assert nccl_tests.transport_defects(output, gpu_direct=True) == []
-    assert nccl_tests.floor_defect(output, FLOOR) == ""
+    assert mpi_jobs.result_defects(output, 2, 2) == []
+    assert mpi_jobs.transport_defects(output, gpu_direct=True) == []
+    assert mpi_jobs.floor_defect(output, FLOOR) == ""
 
 
 @pytest.mark.parametrize(
@@ -61,24 +62,24 @@ def test_a_good_run_has_no_defects() -> None:
     ],
 )
 def test_wrong_and_missing_results(log: str, defects: list[str]) -> None:
-    assert nccl_tests.result_defects(nccl_tests.read(log), 2, 2) == defects
+    assert mpi_jobs.result_defects(mpi_jobs.read(log), 2, 2) == defects
 
 
 def test_alltoall_compares_out_of_place_alone() -> None:
     """nccl-tests prints N/A for it in place (src/alltoall.cu, reportErrors), and that is no defect."""
     log = "\n".join(line[:-3] + "N/A" if line.endswith("      0") else line for line in GOOD.splitlines())
-    output = nccl_tests.read(log)
-    assert nccl_tests.result_defects(output, 2, 2, in_place=False) == []
-    assert len(nccl_tests.result_defects(output, 2, 2)) == 2, "of all_reduce it is one"
-    red = nccl_tests.read(log.replace("39.28      0", "39.28      4"))
-    assert nccl_tests.result_defects(red, 2, 2, in_place=False) == ["1073741824 bytes: 4 wrong elements"]
+    output = mpi_jobs.read(log)
+    assert mpi_jobs.result_defects(output, 2, 2, in_place=False) == []
+    assert len(mpi_jobs.result_defects(output, 2, 2)) == 2, "of all_reduce it is one"
+    red = mpi_jobs.read(log.replace("39.28      0", "39.28      4"))
+    assert mpi_jobs.result_defects(red, 2, 2, in_place=False) == ["1073741824 bytes: 4 wrong elements"]
 
 
 @pytest.mark.parametrize("word", ["nan", "inf", "N/A", "-"])
 def test_what_is_no_number_is_not_compared(word: str) -> None:
-    output = nccl_tests.read(GOOD.replace("39.28      0", f"39.28    {word}"))
+    output = mpi_jobs.read(GOOD.replace("39.28      0", f"39.28    {word}"))
     expected = ["1073741824 bytes: results were not compared (#wrong is no number)"]
-    assert nccl_tests.result_defects(output, 2, 2) == expected
+    assert mpi_jobs.result_defects(output, 2, 2) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,13 +102,13 @@ def test_what_is_no_number_is_not_compared(word: str) -> None:
     ],
 )  # fmt: skip
 def test_nccl_that_falls_back(log: str, gpu_direct: bool, defects: list[str]) -> None:
-    assert nccl_tests.transport_defects(nccl_tests.read(log), gpu_direct=gpu_direct) == defects
+    assert mpi_jobs.transport_defects(mpi_jobs.read(log), gpu_direct=gpu_direct) == defects
 
 
 @pytest.mark.parametrize("log", [GOOD.replace("39.38", "25.99"), GOOD.replace("39.38", "-"), GOOD[:900], ""])
 def test_below_the_floor(log: str) -> None:
     assert "expected at least 26 GB/s at 1073741824 bytes on 2 nodes (aws-parallelcluster), got" in (
-        nccl_tests.floor_defect(nccl_tests.read(log), FLOOR)
+        mpi_jobs.floor_defect(mpi_jobs.read(log), FLOOR)
     )
 
 
@@ -122,10 +123,10 @@ def test_below_the_floor(log: str) -> None:
     ],
 )
 def test_traffic(node: Traffic, defects: list[str]) -> None:
-    assert nccl_tests.traffic_defects("n", node, [100 * MIB], 10, 2) == defects
+    assert mpi_jobs.traffic_defects("n", node, [100 * MIB], 10, 2) == defects
 
 
 def test_counters_that_stop_or_vanish_have_counted_nothing() -> None:
     before = {"efa rdmap0": 5, "efa rdmap1": 7, "ena ens5": 100, "ena ens6": 1}
     after = {"efa rdmap0": 9, "ena ens5": 130, "ena ens6": 1, "efa rdmap2": 8}
-    assert nccl_tests.traffic(before, after) == Traffic({"rdmap0": 4, "rdmap1": 0}, 30)
+    assert mpi_jobs.traffic(before, after) == Traffic({"rdmap0": 4, "rdmap1": 0}, 30)

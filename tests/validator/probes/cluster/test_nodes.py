@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from validator.probes.cluster import nodes
-from validator.probes.cluster.nccl_tests import Floor
-from validator.probes.cluster.nodes import Group, Member, Node, NodeFailed, Together
+from validator.probes.cluster.nodes import Floor, Group, Member, Node, NodeFailed, Together
 
 
 class Line:

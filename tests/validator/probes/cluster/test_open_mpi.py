@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.validator.probes.cluster.test_nodes import Line, member
-from validator.probes.cluster import nodes, open_mpi
+from validator.probes.cluster import mpi_jobs, nodes
+from validator.probes.cluster.mpi_jobs import OpenMpi
 from validator.probes.cluster.nodes import Together
-from validator.probes.cluster.open_mpi import OpenMpi
 
 
 def two() -> list[nodes.Member]:
@@ -34,8 +34,8 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
 
 def test_right_sums_of_every_rank_have_no_defect() -> None:
     text = "warning: x\n" + "".join(json.dumps(row) + "\n" for row in rows()) + "{broken\n"
-    assert open_mpi.read_ranks(text) == rows()
-    assert open_mpi.rank_defects(rows(), two(), 1) == []
+    assert mpi_jobs.read_ranks(text) == rows()
+    assert mpi_jobs.rank_defects(rows(), two(), 1) == []
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_right_sums_of_every_rank_have_no_defect() -> None:
     ],
 )
 def test_defects_of_ranks(ranks: list[dict[str, Any]], defect: str) -> None:
-    assert defect in open_mpi.rank_defects(ranks, two(), 1)
+    assert defect in mpi_jobs.rank_defects(ranks, two(), 1)
 
 
 @pytest.mark.parametrize(
@@ -70,24 +70,24 @@ def test_defects_of_ranks(ranks: list[dict[str, Any]], defect: str) -> None:
 def test_the_installation_of_a_node(shown: str, expected: OpenMpi | None) -> None:
     one = member("i-1")
     one.connection = Line({"mpirun": (0, shown)})  # type: ignore[assignment]
-    assert open_mpi.find_open_mpi(one) == expected
+    assert mpi_jobs.find_open_mpi(one) == expected
 
 
 @pytest.mark.skipif(not Path("/usr/bin/mpirun").exists(), reason="no Open MPI here")
 def test_an_ordinary_user_s_path_is_enough() -> None:
     """Debian's ldconfig is in /sbin, which a login of an ordinary user does not search."""
     done = subprocess.run(
-        ["sh", "-c", open_mpi._FIND_MPI], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=True
+        ["sh", "-c", mpi_jobs._FIND_MPI], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=True
     )
     one = member("i-1")
     one.connection = Line({"mpirun": (0, done.stdout)})  # type: ignore[assignment]
-    installed = open_mpi.find_open_mpi(one)
+    installed = mpi_jobs.find_open_mpi(one)
     assert installed and installed.mpirun == "/usr/bin/mpirun" and installed.library.endswith("/libmpi.so.40")
 
 
 def test_command_of_a_job_over_tcp() -> None:
     together = Together([], two(), folder="/tmp/f")
-    text = open_mpi.command(OpenMpi("/opt/m/bin/mpirun", "4.1.7", "l"), together, 8, ["python3", "a b"])
+    text = mpi_jobs.command(OpenMpi("/opt/m/bin/mpirun", "4.1.7", "l"), together, 8, ["python3", "a b"])
     assert "--host 10.0.0.4:8,10.0.0.5:8 -np 16 python3 'a b'" in text
     assert "OMPI_MCA_plm_rsh_agent='ssh -F /tmp/f/config'" in text and "PRTE_MCA_plm_ssh_agent='ssh" in text
     assert "OMPI_MCA_oob_tcp_if_include=10.0.0.0/20" in text and "OMPI_MCA_btl=tcp,self" in text

@@ -8,7 +8,7 @@ from typing import Any
 import botocore.session
 import pytest
 
-from validator import eks_token
+from validator.probes.cluster import kubernetes
 
 
 def a_session() -> Any:
@@ -18,7 +18,7 @@ def a_session() -> Any:
 
 
 def decoded(token: str) -> str:
-    text = token.removeprefix(eks_token.PREFIX)
+    text = token.removeprefix(kubernetes.PREFIX)
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
 
 
@@ -29,7 +29,7 @@ def test_a_token_is_made_once_until_it_is_renewed() -> None:
         sessions.append(a_session())
         return sessions[-1]
 
-    token = eks_token.renewed("c", "us-east-1", session)
+    token = kubernetes.renewed_token("c", "us-east-1", session)
     assert token() == token() and len(sessions) == 1
 
 
@@ -37,8 +37,8 @@ def test_without_credentials_there_is_no_token(monkeypatch: pytest.MonkeyPatch) 
     session = botocore.session.Session()
     monkeypatch.setattr(session, "get_credentials", lambda: None)
     with pytest.raises(ValueError, match="no AWS credentials"):
-        eks_token.make("c", "us-east-1", session)
+        kubernetes.make_token("c", "us-east-1", session)
 
 
 def test_a_region_of_china_has_its_own_domain() -> None:
-    assert "sts.cn-north-1.amazonaws.com.cn" in decoded(eks_token.make("c", "cn-north-1", a_session()))
+    assert "sts.cn-north-1.amazonaws.com.cn" in decoded(kubernetes.make_token("c", "cn-north-1", a_session()))
