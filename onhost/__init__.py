@@ -9,7 +9,6 @@ batch_shell          the loop of the batching shell (transport/shell.py)
 kill_marked          kills everything that a batching shell has started
 run_while_open       runs a command until the end of its standard input (transport/ssh.py)
 host_constants       commands whose answers do not change during a run (transport/shell.py)
-enter_image          mounts an image's files and changes root into them (transport/image_files.py)
 bug_report           NVIDIA's bug report, with a time and a size limit (evidence.py)
 replica_packages     packages that replace the vendors' (evidence.py)
 replica_builds       replica kernel modules and libraries without a package (evidence.py)

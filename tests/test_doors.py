@@ -21,6 +21,7 @@ IMPORTS = {
         "validator/transport/handshake.py",  # the program through which SSH reaches a host
         "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
         "validator/transport/transcript.py",  # runs what a check asks over a tree of files
+        "validator/transport/cage.py",  # runs as a program beside us, and mounts the image's disk
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
     "paramiko": {"validator/transport/ssh.py", "validator/transport/target.py", "validator/transport/handshake.py"},
@@ -29,8 +30,8 @@ CALLS = {
     "print": {"gpu_ami/cli.py"},
     "sys.exit": {"gpu_ami/cli.py"},
     "os.system": set(),
-    "os.fork": set(),
-    "os._exit": {"localregion/server.py"},
+    "os.fork": {"validator/transport/cage.py"},  # between namespaces
+    "os._exit": {"localregion/server.py", "validator/transport/cage.py"},
 }
 
 

@@ -31,11 +31,11 @@ from localregion.mirror import mirror
 from localregion.sandbox import sandbox
 from validator import remote
 from validator.probes import compute
+from validator.transport import cage
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSCRIPT = ROOT / "tests" / "transcripts" / "nvidia_smi_without_driver.yml"
 WITHOUT_BOARD = ROOT / "tests" / "transcripts" / "nvidia_driver_without_board.yml"
-_ENTER = remote.PROGRAMS / "enter_image.sh"
 # Role hygiene does not run in a sandbox, and no inventory of the base AMI is taken: their checks are left out.
 _NOT_OF_A_SANDBOX = ("hygiene", "image.py", "inventory", "file_account")
 _OF_THE_AGENT = ("cloudwatch_agent", "logs.py", "metrics.py", "diagnosis")
@@ -60,18 +60,7 @@ class Image:
         """The output of a shell command in the image's files, which stay as they are."""
         mount_point = self.out / "mnt"
         mount_point.mkdir(exist_ok=True)
-        words = [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "sh",
-            str(_ENTER),
-            str(mount_point),
-            str(self.tree),
-            "",
-            command,
-        ]
+        words = cage.command("files", mount_point, ["/bin/sh", "-c", command], str(self.tree))
         return run(words, timeout=300, check=False).stdout
 
 

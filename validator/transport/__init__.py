@@ -7,6 +7,7 @@ errors               errors of connections and commands
 answer               a command and its answer
 shell                one long-lived `sh` that runs batches of commands; constants of a run are asked once
 image_files          the files of an image instead of a host (tier T0)
+cage                 the only way in which a program of an image runs here; a program itself
 transcript           a machine of which only files, outputs of commands and package lists are known
 transcript_values    what a transcript.yml says
 backend              testinfra's backend over these

@@ -1,7 +1,8 @@
-"""Runs commands in the files of an image (tier T0): `image://PATH`, a mounted tree or a raw disk image, by chroot.
+"""Runs commands in the files of an image (tier T0): `image://PATH`, a mounted tree or a raw disk image.
 
-The image is not booted and not changed: it is mounted read-only, in mount, process and network namespaces that end with
-the last command. Its programs run as root of these namespaces, so use it only for images that you would also boot.
+The image is not booted and not changed: it is mounted read-only in a cage (cage.py), which ends with the command. Its
+programs cannot reach this machine's files, processes, network or kernel settings. The kernel's file
+system drivers do read a raw disk image.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from validator import remote
+from validator.transport import cage
 from validator.transport.errors import TransportFault
 
 _SECTOR = 512
-_NAMESPACES = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc")
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -87,10 +87,10 @@ class Entered:
     def open(self, command: str) -> Channel:
         local, child = socket.socketpair()
         errors = tempfile.TemporaryFile()  # noqa: SIM115 (the channel closes it)
-        where = [self._mount, str(self.target.path), "" if self._offset is None else str(self._offset), command]
+        words = cage.command("files", self._mount, ["/bin/sh", "-c", command], str(self.target.path), self._offset)
         with child:
             process = subprocess.Popen(
-                ["unshare", *_NAMESPACES, "sh", "-c", remote.text("enter_image"), "enter", *where],
+                words,
                 stdin=child.fileno(), stdout=child.fileno(), stderr=errors, env=_ENVIRONMENT, start_new_session=True,
             )  # fmt: skip
         self.execs += 1
@@ -114,10 +114,9 @@ def enter(image: Image) -> Entered:
     if not path.exists():
         raise ImageUnusable(f"{path}: no such file or directory", "name a mounted tree or a raw disk image")
     if os.geteuid() != 0:
-        raise ImageUnusable(f"{path} can only be entered by root (mount, chroot)", "run it with sudo")
-    for tool in ("unshare", "mount", "chroot"):
-        if shutil.which(tool, path=_ENVIRONMENT["PATH"]) is None:
-            raise ImageUnusable(f"{tool} is not installed", "apt-get install util-linux mount coreutils")
+        raise ImageUnusable(f"{path} can only be entered by root (mounts, namespaces)", "run it with sudo")
+    if shutil.which("mount", path=_ENVIRONMENT["PATH"]) is None:
+        raise ImageUnusable("mount is not installed", "apt-get install mount")
     entered = Entered(image, None if path.is_dir() else partition_offset(path))
     channel = entered.open("exec true")
     channel.settimeout(30)
@@ -130,7 +129,7 @@ def enter(image: Image) -> Entered:
     if channel._process.returncode != 0:
         lines = channel.recv_stderr(4096).decode(errors="replace").strip().splitlines()[:1] or ["no output"]
         entered.close()
-        raise ImageUnusable(f"{path} cannot be entered: {lines[0]}", _hint(lines[0]))
+        raise ImageUnusable(f"{path} cannot be entered: {lines[0].removeprefix('cage: ')}", _hint(lines[0]))
     return entered
 
 
@@ -138,7 +137,7 @@ def _hint(error: str) -> str:
     if "Exec format error" in error:
         return "the image has another architecture than this machine"
     if "not permitted" in error or "denied" in error:
-        return "namespaces and mounts are needed, which an ordinary container does not allow"
+        return "namespaces and mounts are needed: run it on the machine itself, or in a container with --privileged"
     return "expected the root of a system, or a raw disk image whose largest partition is one"
 
 

@@ -65,15 +65,15 @@ def test_only_root_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tool_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    with pytest.raises(ImageUnusable, match="unshare is not installed; apt-get install util-linux"):
+    with pytest.raises(ImageUnusable, match="mount is not installed; apt-get install mount"):
         image_files.enter(Image(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("said", "advice"),
     [
-        ("chroot: failed to run command '/bin/sh': Exec format error", "another architecture"),
-        ("unshare: unshare failed: Operation not permitted", "which an ordinary container does not allow"),
+        ("cage: /bin/sh: Exec format error", "another architecture"),
+        ("cage: unshare: Operation not permitted", "in a container with --privileged"),
         ("mount: wrong fs type", "expected the root of a system"),
     ],
 )
@@ -82,7 +82,7 @@ def test_advice(said: str, advice: str) -> None:
 
 
 def can_enter() -> bool:
-    command = ["unshare", *image_files._NAMESPACES, "true"]
+    command = ["unshare", "--mount", "--pid", "--fork", "--net", "true"]
     return os.geteuid() == 0 and subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
 
 
