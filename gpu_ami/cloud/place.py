@@ -167,6 +167,11 @@ def _like(pattern: str, example: str) -> Text:
     return Text(example, pattern)
 
 
+# Regions of every partition: eu-central-1, us-gov-west-1, us-isob-east-1, eusc-de-east-1. A Region that is newer than
+# botocore is one all the same, a misspelt direction is not.
+_DIRECTIONS = "(?:north|south)?(?:east|west)|north|south|central"
+REGION_PATTERN = rf"[a-z]{{2,4}}(?:-[a-z]+)?-(?:{_DIRECTIONS})-\d{{1,2}}"
+
 _URL = _like(r"https?://[^\s/]+(/\S*)?", "https://host:port")
 _TAGS = MapOf(r"(?!aws:).{1,128}", "team (at most 128 characters, not aws:…)", Text('"4711"', r".{0,256}"))
 _SUBNET = _like(r"subnet-[0-9a-f]{8,17}", "subnet-0123456789abcdef0")
@@ -174,7 +179,7 @@ _WAY = _like(WAY_PATTERN, "on-demand, spot, reservation:cr-0123456789abcdef0 or 
 _GRAMMAR = Keys(
     {
         "name": Text("production"),
-        "region": _like(r"[a-z]{2}(-[a-z]+)+-\d", "eu-central-1"),
+        "region": _like(REGION_PATTERN, "eu-central-1"),
         "profile": Text("production"),
         "endpoint": _URL,
         "subnet_id": _SUBNET,
@@ -272,9 +277,26 @@ def _login_mistakes(document: Mapping[str, Any]) -> Iterator[Mistake]:
         yield Mistake("jump_key", "expected jump_host beside it, got none")
 
 
+def _nearest_region(text: str) -> str:
+    import difflib
+
+    import botocore.session
+
+    session = botocore.session.get_session()
+    names = [
+        name
+        for partition in session.get_available_partitions()
+        for name in session.get_available_regions("ec2", partition)
+    ]
+    near = sorted(difflib.get_close_matches(text, names, 2))
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
 def _message(mistake: Mistake) -> str:
     if mistake.path == "credentials":
         return "secrets do not belong in this file; name a profile, or let boto3 find them in the environment"
     if mistake.path == "region" and mistake.message == "missing":
         return "missing; expected an AWS region, such as eu-central-1"
+    if mistake.path == "region":
+        return mistake.message + _nearest_region(mistake.message.rpartition("got ")[2].strip("'"))
     return mistake.message

@@ -77,6 +77,12 @@ def applies(statement: Statement, request: Request) -> bool:
     )
 
 
+def covers(statement: Statement, action: str, resource: str) -> bool:
+    """Whether a statement names the action and the resource, whatever its conditions."""
+    patterns = listed(statement.get("Resource"))
+    return names_action(statement, action) and any(_covers(pattern, resource) for pattern in patterns)
+
+
 def names_action(statement: Statement, action: str) -> bool:
     patterns = listed(statement.get("Action") or statement.get("NotAction"))
     is_named = any(_like(action.lower(), pattern.lower()) for pattern in patterns)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from gpu_ami.cloud import place
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import read_yaml
 from validator.schema import Flag, Integer, Keys, Kind, ListOf, MapOf, Mistake, Text, key_path
@@ -23,7 +24,7 @@ _KEYS: Mapping[str, Kind] = MappingProxyType(
         "regions": ListOf(
             Keys(
                 {
-                    "region": Text("eu-central-1", r"[a-z]{2}(-[a-z]+)+-\d"),
+                    "region": Text("eu-central-1", place.REGION_PATTERN),
                     "kms_key": Text(
                         "alias/images or a key's ARN", r"(alias/|arn:aws[a-z-]*:kms:|mrk-|[0-9a-f]{8}-)\S+"
                     ),

@@ -61,6 +61,13 @@ capacity_minutes: 30
     assert load_place(write(tmp_path, "region: us-gov-west-1\n")).subnets == ("",)
 
 
+@pytest.mark.parametrize(
+    "region", ["eusc-de-east-1", "cn-northwest-1", "us-isob-east-1", "eu-isoe-west-1", "ap-southeast-7", "xx-north-12"]
+)
+def test_regions_of_every_partition_are_accepted(tmp_path: Path, region: str) -> None:
+    assert load_place(write(tmp_path, f"region: {region}\n")).region == region
+
+
 def test_a_region_is_enough(tmp_path: Path) -> None:
     place = load_place(write(tmp_path, "region: us-gov-west-1\n"))
     assert (place.ssh_port, place.ssh_interface, place.endpoint, place.simulated) == (22, "public_ip", None, False)
@@ -70,6 +77,11 @@ def test_a_region_is_enough(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("profile: x", "region: missing"),
+        (
+            "region: us-est-1",
+            "region: expected something like eu-central-1, got 'us-est-1'; did you mean us-east-1 or us-west-1?",
+        ),
+        ("region: eu-centrl-1", "did you mean eu-central-1"),
         ("region: Frankfurt", "region: expected something like eu-central-1, got 'Frankfurt'"),
         ("region: eu-central-1\nsubnet: subnet-01234567", "subnet: unknown key; did you mean subnet_id?"),
         ("region: eu-central-1\nsubnet_id: vpc-1", "subnet_id: expected something like subnet-"),

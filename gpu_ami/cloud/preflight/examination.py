@@ -24,6 +24,7 @@ CHECKS: Mapping[str, Check] = {
     "routes": network.routes,
     "security_group_ids": network.security_groups,
     "instance_profile": identity.instance_profile,
+    "dead_man_role": identity.dead_man,
     "cluster": clusters.cluster,
     "kms_key_id": resources.kms_key,
     "source_ami": resources.source_ami,

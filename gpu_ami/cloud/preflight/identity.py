@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
-from gpu_ami.cloud import aws_errors, capacity, launches, policies, runs
+from gpu_ami.cloud import aws_errors, capacity, launches, log_groups, policies, runs
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, error, examined, ok, warning
 from gpu_ami.errors import GpuAmiError, UsageError
 from gpu_ami.files import data_dir
@@ -32,6 +32,11 @@ def identity(scope: Scope) -> Iterator[Finding]:
 
 def _caller(scope: Scope) -> str:
     return str(scope.cloud.client("sts").get_caller_identity()["Arn"])
+
+
+def account(scope: Scope) -> str:
+    """The caller's account id."""
+    return _caller(scope).split(":")[4]
 
 
 def credentials(scope: Scope) -> Iterator[Finding]:
@@ -74,8 +79,13 @@ def simulated_permissions(scope: Scope) -> Iterator[Finding]:
         return
     denied: list[str] = []
     explicit: list[str] = []
-    rows = [*_simulate(scope, _principal(caller), unconditional_actions())]
-    rows += _simulate(scope, _principal(caller), _OF_TAGGED, context=_tagged_context())
+    principal = _principal(scope, caller)
+    # Policies allow changes of instances, not of everything (ResourceArns defaults to `*`, which none of ours allows).
+    instance = "arn:{}:ec2:{}:{}:instance/i-0123456789abcdef0".format(
+        caller.split(":")[1], scope.place.region, caller.split(":")[4]
+    )
+    rows = [*_simulate(scope, principal, unconditional_actions())]
+    rows += _simulate(scope, principal, _OF_TAGGED, context=_tagged_context(), resources=[instance])
     for row in rows:
         if row["EvalDecision"] != "allowed":
             sure = row["EvalDecision"] == "explicitDeny" and not row.get("MissingContextValues")
@@ -100,19 +110,27 @@ def _tagged_context() -> list[ContextEntryTypeDef]:
 
 
 def _simulate(
-    scope: Scope, principal: str, actions: list[str], context: Sequence[ContextEntryTypeDef] = ()
+    scope: Scope,
+    principal: str,
+    actions: list[str],
+    context: Sequence[ContextEntryTypeDef] = (),
+    resources: Sequence[str] = ("*",),
 ) -> Iterator[EvaluationResultTypeDef]:
     iam: IAMClient = scope.cloud.client("iam")
     for first in range(0, len(actions), _SIMULATED_A_CALL):
         names = actions[first : first + _SIMULATED_A_CALL]
-        answer = iam.simulate_principal_policy(PolicySourceArn=principal, ActionNames=names, ContextEntries=context)
+        answer = iam.simulate_principal_policy(
+            PolicySourceArn=principal, ActionNames=names, ContextEntries=context, ResourceArns=resources
+        )
         yield from answer["EvaluationResults"]
 
 
-def _principal(caller: str) -> str:
-    """The ARN of the role behind an assumed one (without its path, which STS does not tell)."""
-    role = _ASSUMED.fullmatch(caller)
-    return "arn:{partition}:iam::{account}:role/{role}".format(**role.groupdict()) if role else caller
+def _principal(scope: Scope, caller: str) -> str:
+    """The ARN of the role behind an assumed one, with the path that STS leaves out (Identity Center)."""
+    assumed = _ASSUMED.fullmatch(caller)
+    if not assumed:
+        return caller
+    return str(scope.cloud.client("iam").get_role(RoleName=assumed["role"])["Role"]["Arn"])
 
 
 def unconditional_actions() -> list[str]:
@@ -240,7 +258,7 @@ def instance_profile(scope: Scope) -> Iterator[Finding]:
 
 def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iterator[Finding]:
     subject = f"role {role['RoleName']} of {profile}"
-    if not _ec2_may_assume(cast("policies.PolicyDocument", role["AssumeRolePolicyDocument"])):
+    if not _may_assume(cast("policies.PolicyDocument", role["AssumeRolePolicyDocument"]), "ec2"):
         remedy = "add ec2.amazonaws.com to the role's trust policy"
         yield error(subject, "its trust policy does not name ec2.amazonaws.com", "sts:AssumeRole for EC2", remedy)
     statements = [
@@ -252,8 +270,53 @@ def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iter
         of = f" for namespace {namespace}" if namespace and action == "cloudwatch:PutMetricData" else ""
         remedy = f"attach iam/instance.json, so that {NEEDED[action]}"
         yield error(subject, f"{action} is not allowed{of}", "allowed", remedy)
-    if not missing:
+    refused = list(_refused_log_groups(scope, statements)) if not missing else []
+    for action, group in refused:
+        remedy = "let the policy's Resource cover the group (iam/instance.json), or set log_groups: production"
+        yield error(subject, f"{action} is not allowed for {group}", "allowed", remedy)
+    if not missing and not refused:
         yield ok(subject, "allows what the CloudWatch agent calls")
+
+
+def _refused_log_groups(scope: Scope, statements: Sequence[policies.Statement]) -> Iterator[tuple[str, str]]:
+    """Action and log group of what the machines of a proof would be denied: the plan's groups, and the proof's own."""
+    telemetry: Mapping[str, object] = scope.plan["telemetry"] if scope.plan else {}
+    groups = sorted({str(value) for key, value in telemetry.items() if key.endswith("_log_group") and value})
+    suffix = f"-proof/{_EXAMPLE_RUN}" if scope.place.log_groups == log_groups.PROOF else ""
+    if not groups:
+        return
+    caller = _caller(scope).split(":")
+    for group in [group + suffix for group in groups]:
+        arn = f"arn:{caller[1]}:logs:{scope.place.region}:{caller[4]}:log-group:{group}:log-stream:"
+        for action, stream in (("logs:CreateLogStream", ""), ("logs:PutLogEvents", "i-0123456789abcdef0")):
+            if not any(policies.covers(row, action, arn + stream) for row in statements if row["Effect"] == "Allow"):
+                yield action, group
+
+
+_EXAMPLE_RUN = "20261127-120000-abcdef"
+
+
+def dead_man(scope: Scope) -> Iterator[Finding]:
+    """The role that terminates instances at their expiry exists, EventBridge Scheduler may assume it, and it may."""
+    subject, arn = "dead_man_role", scope.place.dead_man_role
+    if not arn:
+        text = "none: if this process is killed, instances run on until `gpu-ami sweep`"
+        yield warning(subject, text, "a role with iam/dead-man.json", "docs/aws.md, From an empty account")
+        return
+    iam, name = scope.cloud.client("iam"), arn.rpartition("/")[2]
+    try:
+        role = iam.get_role(RoleName=name)["Role"]
+    except iam.exceptions.NoSuchEntityException:
+        yield error(subject, f"{name} does not exist", "a role", "create it, or correct dead_man_role")
+        return
+    remedy = "let scheduler.amazonaws.com assume it, and attach iam/dead-man.json"
+    statements = [row for document in _policies(iam, name) for row in policies.statements_of(document)]
+    if not _may_assume(cast("policies.PolicyDocument", role["AssumeRolePolicyDocument"]), "scheduler"):
+        yield error(subject, "its trust policy does not name scheduler.amazonaws.com", "sts:AssumeRole for it", remedy)
+    elif not allows(statements, "ec2:TerminateInstances"):
+        yield error(subject, f"{name}: ec2:TerminateInstances is not allowed", "allowed", remedy)
+    else:
+        yield ok(subject, f"{name} may terminate instances")
 
 
 def role_allows(scope: Scope, needed: Mapping[str, str], policy: str, what: str) -> Iterator[Finding]:
@@ -319,11 +382,12 @@ def _condition_holds(statement: policies.Statement, namespace: str) -> bool:
     return not namespace or policies.conditions_hold({"Condition": judged}, {_NAMESPACE: namespace})
 
 
-def _ec2_may_assume(document: policies.PolicyDocument) -> bool:
+def _may_assume(document: policies.PolicyDocument, service_name: str) -> bool:
+    """Whether a trust policy lets a service assume the role."""
     services = [
         service
         for statement in policies.statements_of(document)
         if statement["Effect"] == "Allow"
         for service in policies.listed(statement.get("Principal", {}).get("Service"))
     ]
-    return any(service.startswith("ec2.amazonaws.com") for service in services)
+    return any(service.startswith(f"{service_name}.amazonaws.com") for service in services)

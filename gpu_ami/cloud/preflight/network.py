@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import SESSION_MANAGER, login
 from gpu_ami.cloud import security_groups as ec2_groups
+from gpu_ami.cloud.preflight import identity
 from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 # Where a route can lead to (EC2 API reference, "Route").
 _TARGETS = (
     "GatewayId",
+    "EgressOnlyInternetGatewayId",
     "NatGatewayId",
     "TransitGatewayId",
     "NetworkInterfaceId",
@@ -28,6 +30,17 @@ _TARGETS = (
 _ANYWHERE = ("0.0.0.0/0", "::/0")
 # What an instance without a way out reaches through interface endpoints: the agent's metrics, its logs, ec2tagger.
 _ENDPOINT_SERVICES = ("monitoring", "logs", "ec2")
+# What the SSM Agent reaches (Systems Manager user guide, "Create VPC endpoints", read 2026-11-27).
+_SESSION_SERVICES = ("ssm", "ssmmessages")
+# Systems whose AMIs bring no SSM Agent, and whose roles install none.
+_WITHOUT_SSM_AGENT = ("debian",)
+_AGENT_ACTIONS = {
+    "ssm:UpdateInstanceInformation": "the SSM Agent registers the machine",
+    "ssmmessages:CreateControlChannel": "sessions begin",
+    "ssmmessages:CreateDataChannel": "sessions carry data",
+    "ssmmessages:OpenControlChannel": "sessions begin",
+    "ssmmessages:OpenDataChannel": "sessions carry data",
+}
 
 
 def subnet(scope: Scope) -> Iterator[Finding]:
@@ -49,7 +62,14 @@ def subnet(scope: Scope) -> Iterator[Finding]:
         return
     free, needed = row["AvailableIpAddressCount"], _addresses(scope)
     text = f"{subnet_id} in {row['AvailabilityZone']}: {free} free addresses"
-    if free < needed:
+    if row.get("Ipv6Native"):
+        text = f"{subnet_id} in {row['AvailabilityZone']}: IPv6 only"
+        if scope.place.ssh_interface == SESSION_MANAGER:
+            yield ok("subnet_id", text)
+        else:
+            expected = f"IPv4 addresses, which ssh_interface {scope.place.ssh_interface} needs"
+            yield error("subnet_id", text, expected, "use a subnet with IPv4, or ssh_interface: session_manager")
+    elif free < needed:
         yield error("subnet_id", text, f"at least {needed}", "use a larger subnet, or prove fewer types at a time")
     else:
         yield ok("subnet_id", text)
@@ -75,18 +95,22 @@ def _further_subnets(scope: Scope, first: SubnetTypeDef) -> Iterator[Finding]:
 
 
 def _addresses(scope: Scope) -> int:
-    """Addresses that are in use at the same time: the builder's, or one for each interface of each machine."""
-    public = scope.place.ssh_interface.startswith("public")  # then a machine has a single interface
-    return max(1, sum(1 if public else max(1, row["efa_interfaces"]) for row in scope.proven))
+    """IPv4 addresses in use at the same time: the builder's, or one a machine: EFA-only interfaces have none."""
+    return max(1, scope.nodes * len(scope.proven))
 
 
 def routes(scope: Scope) -> Iterator[Finding]:
-    """The subnet's route table has a way out; public addresses need an internet gateway."""
-    row = _subnet(scope)
-    if not row:
-        return
+    """Each subnet's route table has a way out; public addresses need an internet gateway."""
+    for row in _subnets(scope):
+        yield from _routes(scope, row)
+
+
+def _routes(scope: Scope, row: SubnetTypeDef) -> Iterator[Finding]:
     table = _route_table(scope, row)
-    default = [route for route in table.get("Routes", []) if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
+    of_ipv6 = bool(row.get("Ipv6Native"))
+    anywhere = "::/0" if of_ipv6 else "0.0.0.0/0"
+    key = "DestinationIpv6CidrBlock" if of_ipv6 else "DestinationCidrBlock"
+    default = [route for route in table.get("Routes", []) if route.get(key) == anywhere]
     name = f"{table.get('RouteTableId', 'no route table')} of {row['SubnetId']}"
     if not default:
         yield from _no_way_out(scope, row, name)
@@ -94,13 +118,16 @@ def routes(scope: Scope) -> Iterator[Finding]:
     route: Mapping[str, object] = default[0]
     target = next((str(route[key]) for key in _TARGETS if route.get(key)), "?")
     if default[0].get("State") == "blackhole":
-        yield error("routes", f"{name}: 0.0.0.0/0 to {target} is a blackhole", "active", "repair the default route")
+        yield error("routes", f"{name}: {anywhere} to {target} is a blackhole", "active", "repair the default route")
+    elif target.startswith("vpce-"):
+        remedy = "the firewall must pass SSH from this machine, and HTTPS to AWS and the package indexes"
+        yield warning("routes", f"{name}: {anywhere} to {target}, an endpoint of a firewall", remedy=remedy)
     elif scope.place.ssh_interface.startswith("public") and not target.startswith("igw-"):
         remedy = "set ssh_interface: private_ip, or use a subnet with an internet gateway"
         expected = f"an internet gateway (ssh_interface: {scope.place.ssh_interface})"
-        yield error("routes", f"{name}: 0.0.0.0/0 to {target}", expected, remedy)
+        yield error("routes", f"{name}: {anywhere} to {target}", expected, remedy)
     else:
-        yield ok("routes", f"{name}: 0.0.0.0/0 to {target}")
+        yield ok("routes", f"{name}: {anywhere} to {target}")
 
 
 def _no_way_out(scope: Scope, subnet: SubnetTypeDef, name: str) -> Iterator[Finding]:
@@ -108,7 +135,8 @@ def _no_way_out(scope: Scope, subnet: SubnetTypeDef, name: str) -> Iterator[Find
     filters: list[FilterTypeDef] = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
     pages = scope.ec2.get_paginator("describe_vpc_endpoints").paginate(Filters=filters)
     present = {endpoint["ServiceName"].rpartition(".")[2] for page in pages for endpoint in page["VpcEndpoints"]}
-    missing = [service for service in _ENDPOINT_SERVICES if service not in present]
+    needed = [*_ENDPOINT_SERVICES, *(_SESSION_SERVICES if scope.place.ssh_interface == SESSION_MANAGER else ())]
+    missing = [service for service in needed if service not in present]
     text = f"{name} has no default route" + (f" and no VPC endpoint for {', '.join(missing)}" if missing else "")
     remedy = "add a route to an internet or NAT gateway, or a mirror (key `mirror`) and the VPC endpoints"
     if missing or not scope.place.mirror:
@@ -132,6 +160,13 @@ def security_groups(scope: Scope) -> Iterator[Finding]:
     if not place.security_group_ids and groups:
         text = f"none: builder and machines use the VPC's default group {groups[0]['GroupId']}"
         yield warning("security_group_ids", text, "a group that allows SSH", "set security_group_ids")
+    owner = row.get("OwnerId", "") if row else ""
+    if owner and not place.security_group_ids and owner != identity.account(scope):
+        text = f"none, and the VPC belongs to account {owner}, whose default group others cannot use"
+        yield error(
+            "security_group_ids", text, "groups of this account", "create a group in the shared VPC and name it"
+        )
+        return
     for missing in sorted(set(place.security_group_ids) - {group["GroupId"] for group in groups}):
         yield error("security_group_ids", f"{missing} is not in {place.region}", "a group", "correct the id or region")
     for group in groups:
@@ -285,6 +320,14 @@ def _session_manager(scope: Scope) -> Iterator[Finding]:
     if not scope.place.instance_profile:
         remedy = "set instance_profile to one with AmazonSSMManagedInstanceCore"
         yield error("ssh_interface", "session_manager without instance_profile", "an instance profile", remedy)
+    else:
+        remedy = "attach AmazonSSMManagedInstanceCore to the role"
+        yield from identity.role_allows(scope, _AGENT_ACTIONS, remedy, "what the SSM Agent calls")
+    system = str(scope.plan["os"].get("id", "")) if scope.plan and "os" in scope.plan else ""
+    if system in _WITHOUT_SSM_AGENT:
+        text = f"session_manager, but AMIs of {system} have no SSM Agent"
+        remedy = "use jump_host or private_ip, or a site role and user data that install the agent"
+        yield error("ssh_interface", text, "an AMI with the SSM Agent", remedy)
 
 
 def _endpoint(scope: Scope) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.policies import read_policy
 from gpu_ami.cloud.preflight.findings import Finding
 from gpu_ami.plan import resolve_source_ami
 from localregion.api import protocol
@@ -41,6 +42,7 @@ IMAGE = {
 }
 
 
+DEAD_MAN = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"
 AGENT = {
     "Version": "2012-10-17",
     "Statement": [
@@ -120,13 +122,21 @@ def good_account(cloud: Cloud) -> Account:
     iam.create_role(RoleName="gpu-ami-node", AssumeRolePolicyDocument=json.dumps(TRUST))
     iam.create_instance_profile(InstanceProfileName="gpu-node")
     iam.add_role_to_instance_profile(InstanceProfileName="gpu-node", RoleName="gpu-ami-node")
+    trust = json.dumps(TRUST).replace("ec2.", "scheduler.")
+    iam.create_role(RoleName="gpu-ami-dead-man", AssumeRolePolicyDocument=trust)
+    end = json.dumps({"Version": "2012-10-17", "Statement": read_policy("dead-man")})
+    iam.put_role_policy(RoleName="gpu-ami-dead-man", PolicyName="end", PolicyDocument=end)
     plan = {
         "architecture": "x86_64",
         "build": {"instance_type": "m5.2xlarge", "root_volume_gib": 64},
         "instance_types": [{"name": "p4d.24xlarge", "efa_interfaces": 4}, {"name": "g5.12xlarge", "efa_interfaces": 1}],
         "roles": ["cloudwatch_agent"],
         "source_ami": {"id": "ami-0123456789abcdef0"},
-        "telemetry": {"namespace": "CWAgent"},
+        "telemetry": {
+            "namespace": "CWAgent",
+            "raw_log_group": "/ec2/accelerated/accel-event-log",
+            "json_log_group": "/ec2/accelerated/accel-event-json",
+        },
     }
     account = Account(cloud, vpc, table, plan)
     key = cloud.client("kms").create_key(KeyUsage="ENCRYPT_DECRYPT")["KeyMetadata"]["KeyId"]
@@ -134,6 +144,7 @@ def good_account(cloud: Cloud) -> Account:
         subnet_id=subnet,
         instance_profile="gpu-node",
         kms_key_id=key,
+        dead_man_role=DEAD_MAN,
         security_group_ids=(security_group(account, vpc, "52.94.76.7/32"),),
     )
     account.policy(AGENT)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpu_ami.cloud.preflight.findings import Level
-from tests.cloud.preflight.account import AGENT, TRUST, Account, Wrapped, other_vpc, security_group
+from tests.cloud.preflight.account import AGENT, DEAD_MAN, TRUST, Account, Wrapped, other_vpc, security_group
 
 ERROR, WARNING = Level.ERROR, Level.WARNING
 
@@ -156,9 +156,96 @@ ZONED_TYPE = [{"name": "g5.12xlarge", "efa_interfaces": 1}]
 
 
 # (name, mutation, level, subject, part of what was found)
+def _answered(**changes: Any) -> Callable[[Account], None]:
+    """The first subnet as DescribeSubnets has it, but for these fields (moto has no such subnets)."""
+
+    def mutate(account: Account) -> None:
+        real = account.ec2
+
+        def describe_subnets(**request: Any) -> Any:
+            rows = real.describe_subnets(**request)["Subnets"]
+            return {"Subnets": [row | changes if row["SubnetId"] == account.place.subnet_id else row for row in rows]}
+
+        account.cloud._ec2 = Wrapped(real, describe_subnets=describe_subnets)
+
+    return mutate
+
+
+def _shared_vpc(account: Account) -> None:
+    account.change(security_group_ids=())
+    _answered(OwnerId="999999999999")(account)
+
+
+def _second_subnet_without_a_route(account: Account) -> None:
+    _further_subnet(lambda account: account.vpc)(account)  # its table is the main one, which has local routes alone
+
+
+def _firewall(account: Account) -> None:
+    _no_default_route(account)
+    real = account.ec2
+
+    def describe_route_tables(**request: Any) -> Any:
+        tables = real.describe_route_tables(**request)["RouteTables"]
+        route = {"DestinationCidrBlock": "0.0.0.0/0", "GatewayId": "vpce-00000001", "State": "active"}
+        return {"RouteTables": [{**table, "Routes": [*table["Routes"], route]} for table in tables]}
+
+    account.cloud._ec2 = Wrapped(real, describe_route_tables=describe_route_tables)
+
+
+def _dead_man_trusts(service: str) -> Callable[[Account], None]:
+    def mutate(account: Account) -> None:
+        document = json.dumps(TRUST).replace("ec2.", f"{service}.")
+        account.cloud.client("iam").update_assume_role_policy(RoleName="gpu-ami-dead-man", PolicyDocument=document)
+
+    return mutate
+
+
+def _dead_man_without_rights(account: Account) -> None:
+    account.cloud.client("iam").delete_role_policy(RoleName="gpu-ami-dead-man", PolicyName="end")
+
+
+def _logs_of(*groups: str) -> Callable[[Account], None]:
+    """The role may write to these log groups alone."""
+
+    def mutate(account: Account) -> None:
+        arns = [f"arn:aws:logs:*:*:log-group:{group}" for group in groups]
+        rest = {"Effect": "Allow", "Action": ["cloudwatch:PutMetricData", "ec2:DescribeTags"], "Resource": "*"}
+        account.policy(
+            {"Version": "2012-10-17", "Statement": [rest, {"Effect": "Allow", "Action": "logs:*", "Resource": arns}]}
+        )
+
+    return mutate
+
+
+def _session_manager(account: Account) -> None:
+    account.change(ssh_interface="session_manager")
+
+
+def _session_manager_on_debian(account: Account) -> None:
+    _session_manager(account)
+    account.plan["os"] = {"id": "debian"}
+
+
 MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
     ("subnet unknown", _place(subnet_id="subnet-00000000"), ERROR, "subnet_id", "subnet-00000000 is not in us-east-1"),
     ("subnet full", _small_subnet, ERROR, "subnet_id", "1 free addresses"),
+    ("subnet of IPv6 alone", _answered(Ipv6Native=True, AvailableIpAddressCount=0), ERROR, "subnet_id", "IPv6 only"),
+    ("shared VPC without groups", _shared_vpc, ERROR, "security_group_ids", "the VPC belongs to account 999999999999"),
+    ("second subnet without a route", _second_subnet_without_a_route, ERROR, "routes", "no default route"),
+    ("a firewall before the gateway", _firewall, WARNING, "routes", "0.0.0.0/0 to vpce-00000001"),
+    ("no dead man", _place(dead_man_role=None), WARNING, "dead_man_role", "none"),
+    ("dead man unknown", _place(dead_man_role=f"{DEAD_MAN}x"), ERROR, "dead_man_role", "does not exist"),
+    ("trust of the dead man", _dead_man_trusts("ec2"), ERROR, "dead_man_role", "scheduler.amazonaws.com"),
+    ("dead man without rights", _dead_man_without_rights, ERROR, "dead_man_role", "ec2:TerminateInstances"),
+    (
+        "log groups of the proof not covered",
+        _logs_of("/ec2/accelerated/accel-event-log", "/ec2/accelerated/accel-event-json"),
+        ERROR,
+        "role gpu-ami-node of gpu-node",
+        "logs:CreateLogStream is not allowed for /ec2/accelerated/accel-event-json-proof/",
+    ),
+    ("session manager without rights", _session_manager, ERROR, "role of gpu-node", "ssm:UpdateInstanceInformation"),
+    ("session manager on Debian", _session_manager_on_debian, ERROR, "ssh_interface", "no SSM Agent"),
     ("no default VPC", _no_default_vpc, ERROR, "subnet_id", "no default VPC"),
     (
         "no way out",

@@ -93,10 +93,26 @@ def test_credentials_last_as_long_as_a_run(credentials: dict[str, Any], level: L
         ("arn:aws:iam::000000000000:user/ci", "arn:aws:iam::000000000000:user/ci"),
         ("arn:aws:sts::000000000000:assumed-role/images/job-7", "arn:aws:iam::000000000000:role/images"),
         ("arn:aws-cn:sts::000000000000:assumed-role/images/i-1", "arn:aws-cn:iam::000000000000:role/images"),
+        (
+            "arn:aws:sts::000000000000:assumed-role/AWSReservedSSO_Admin_0123456789abcdef/me@example.org",
+            "arn:aws:iam::000000000000:role/aws-reserved/sso.amazonaws.com/eu-central-1/"
+            "AWSReservedSSO_Admin_0123456789abcdef",
+        ),
     ],
 )
 def test_simulated_principal_is_the_role_behind_the_session(caller: str, principal: str) -> None:
-    assert identity._principal(caller) == principal
+    """IAM says where the role is: STS leaves its path out."""
+    asked: list[str] = []
+
+    def simulate(*, PolicySourceArn: str, ActionNames: list[str], **_: Any) -> dict[str, Any]:
+        asked.append(PolicySourceArn)
+        return {"EvaluationResults": [{"EvalActionName": name, "EvalDecision": "allowed"} for name in ActionNames]}
+
+    iam = SimpleNamespace(get_role=lambda RoleName: {"Role": {"Arn": principal}}, simulate_principal_policy=simulate)
+    clients = {"iam": iam, "sts": SimpleNamespace(get_caller_identity=lambda: {"Arn": caller})}
+    scope: Any = SimpleNamespace(cloud=SimpleNamespace(client=clients.__getitem__), place=Place("aws", "eu-central-1"))
+    (finding,) = identity.simulated_permissions(scope)
+    assert finding.level is Level.OK and set(asked) == {principal}
 
 
 def test_only_unconditional_actions_are_simulated() -> None:

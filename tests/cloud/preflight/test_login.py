@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Place
-from gpu_ami.cloud.preflight import network
+from gpu_ami.cloud.preflight import identity, network
 from gpu_ami.cloud.preflight.findings import Level
 from gpu_ami.cloud.preflight.network import ways_in
 from localregion.machines.firewall import DroppedPort
@@ -28,6 +28,7 @@ def test_an_address_needs_nothing() -> None:
 
 def test_installed_programs_are_shown_with_their_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: f"/opt/{name}")
+    monkeypatch.setattr(identity, "role_allows", lambda *_: [])  # examined with the other rights of the role
     findings = list(ways_in(scope(ssh_interface="session_manager", instance_profile="p")))
     assert [(each.level, each.found) for each in findings] == [
         (Level.OK, "aws: /opt/aws"), (Level.OK, "session-manager-plugin: /opt/session-manager-plugin"),
