@@ -15,6 +15,7 @@ from typing import IO, NoReturn
 from gpu_ami import __version__, commands
 from gpu_ami.errors import GpuAmiError, UsageError, end_as_by_ctrl_c
 from gpu_ami.progress import Display, Progress
+from gpu_ami.region import provider
 
 _EPILOG = """\
 all stages:     gpu-ami prove debian12-gpu                     in the local region: no AWS account, no GPU
@@ -48,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gpu-ami {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in commands.NAMES:
-        import_module(f"gpu_ami.commands.{name}").register(subparsers)
+    for module in (*(f"gpu_ami.commands.{name}" for name in commands.NAMES), *provider().commands.values()):
+        import_module(module).register(subparsers)
     for subparser in set(subparsers.choices.values()):
         _common_options(subparser)
     return parser

@@ -20,6 +20,7 @@ from gpu_ami.commands import json_types
 from gpu_ami.plan import document as plan_file
 from gpu_ami.publish import record
 from gpu_ami.recipes import PlanDocument, components
+from gpu_ami.region import provider
 from gpu_ami.report import certificate, document
 from validator.tiers import Tier
 
@@ -73,7 +74,8 @@ def commands_schema() -> Schema:
         "the same stream. progress: a line on stderr. Keys hold no spaces; a key that is not listed is not printed."
     )
     schema = _whole("gpu-ami COMMAND --json", {"description": description})
-    return schema | {"$defs": {name: _result(result) for name, result in json_types.RESULTS.items()}}
+    results = {**json_types.RESULTS, **provider().json_types()}
+    return schema | {"$defs": {name: _result(result) for name, result in results.items()}}
 
 
 def _result(result: Any) -> Schema:

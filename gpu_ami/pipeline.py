@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import functools
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +18,12 @@ import validator
 from gpu_ami.build import builder as builders
 from gpu_ami.build import image as builds
 from gpu_ami.build import layering
-from gpu_ami.cloud import Cloud, Place, load_place, preflight, runs, with_session_credentials
+from gpu_ami.cloud import Cloud, Place, preflight, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
 from gpu_ami.files import data_root, home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
-from gpu_ami.recipes import PlanDocument
+from gpu_ami.region import Session, SessionRequest, choose, provider, require_no_error
 from gpu_ami.report import certificate, document, page, page_machine, writer
 from gpu_ami.validate import (
     Proof,
@@ -51,94 +50,12 @@ _SUITE = (Path(validator.__file__).parent, Path(image_proof.__file__).parent)
 ENVELOPE_FILE, BOM_FILE = "certificate.dsse.json", page_machine.BOM_FILE
 
 
-@dataclass(frozen=True)
-class Session:
-    """A place that is ready, its API, and this run.
-
-    prepare_mirror: adds a plan's packages to the place's mirror; publish_source_ami: registers its source AMI there.
-    images: the folder of the place's AMIs, where they are files. budget: --max-cost, and what the build has cost.
-    builder_note: what kind of builder the place has, for who builds; "" where there is one kind.
-    make_room: removes images that nothing needs before a build into an output folder, where the place keeps images.
-    """
-
-    place: Place
-    cloud: Cloud
-    run: runs.Run
-    progress: Progress
-    prepare_mirror: Callable[[PlanDocument], object] = lambda _plan: None
-    publish_source_ami: Callable[[PlanDocument], object] = lambda _plan: None
-    images: Path | None = None
-    budget: cost.Budget = field(default_factory=cost.Budget)
-    builder_note: str = ""
-    make_room: Callable[[Path], object] = lambda _out: None
-
-
 @contextmanager
-def open_session(
-    where: Path | None,
-    progress: Progress,
-    agent_package: Path | None = None,
-    conditions: str = "",
-    log_groups: str = "",
-    deadlines: Mapping[str, int] | None = None,
-    builder: str = builders.AUTO,
-    layered: layering.Layering | None = None,
-) -> Iterator[Session]:
-    """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before.
-
-    log_groups, deadlines: override the place's (Place.log_groups, Place.deadlines). builder: of builders.BUILDERS.
-    layered: of the image that is about to be built, for which the local region prepares while it starts; None: of none.
-    """
-    home = home_dir()
-    if where:
-        if builder == builders.SANDBOX:
-            raise UsageError("--builder sandbox is of the local region; it has no meaning with --where")
-        if agent_package:
-            raise UsageError("--agent-package is served by the local region's mirror; it has no meaning with --where")
-        if conditions:
-            raise UsageError("--conditions are of the local region; they have no meaning with --where")
-        place = _overridden(with_session_credentials(load_place(where)), log_groups, deadlines)
-        cloud = Cloud(place)
-        if place.endpoint is None:
-            _require_usable(cloud, progress)
-        with runs.begin(home, place.name) as run:
-            yield Session(place, cloud, run, progress)
-        return
-    if builder == builders.MACHINE or conditions:
-        layered = None  # nothing is prepared for builders that are booted
-    with runs.begin(home, "local") as run, _local_region(home, progress, conditions, layered) as region_place:
-        from localregion import region
-        from localregion.mirror import mirror
-
-        place = _overridden(region_place, log_groups, deadlines)
-        sandbox, builder_note = builders.choose(builder, place.conditions)
-        place = replace(place, sandbox_builder=sandbox)
-
-        def prepare_mirror(plan: PlanDocument | None) -> object:
-            return mirror.ensure(home, plan=plan, agent_package=agent_package, progress=progress)
-
-        prepare_mirror(None)
-        publish_source_ami = functools.partial(region.publish_source_ami, home=home, progress=progress)
-        offered = (prepare_mirror, publish_source_ami, home / "images")
-
-        def make_room(out: Path) -> object:
-            from localregion import housekeeping
-
-            return housekeeping.make_room(home, sorted(out.parent.glob("*")), progress)
-
-        yield Session(place, Cloud(place), run, progress, *offered, builder_note=builder_note, make_room=make_room)
-
-
-def _overridden(place: Place, log_groups: str, deadlines: Mapping[str, int] | None) -> Place:
-    """The place with what the command line overrides."""
-    within = {**place.deadlines, **(deadlines or {})}
-    return replace(place, log_groups=log_groups or place.log_groups, deadlines=within)
-
-
-def _require_usable(cloud: Cloud, progress: Progress) -> None:
-    """Examines a place on AWS before anything is created there. UsageError, CloudError: every error that was found."""
-    with progress.stage(f"preflight {cloud.place.name}"):
-        _require_no_error(preflight.examine(cloud), progress)
+def open_session(request: SessionRequest, progress: Progress) -> Iterator[Session]:
+    """A place to work in; what was started for it ends with the block."""
+    region = choose(request)
+    with runs.begin(home_dir(), region.name) as run, closing(region):
+        yield region.open(run, progress)
 
 
 def _require_usable_cluster(plan: Plan, asked: ProofOptions, session: Session) -> None:
@@ -146,40 +63,11 @@ def _require_usable_cluster(plan: Plan, asked: ProofOptions, session: Session) -
 
     UsageError, CloudError: every error that was found.
     """
-    if asked.join is None or session.place.endpoint is not None:
+    if asked.join is None or not session.place.answers_preflight:
         return
     with session.progress.stage("preflight of the cluster"):
         findings = preflight.examine_cluster(session.cloud, plan.document, asked.join, asked.nodes)
-        _require_no_error(findings, session.progress)
-
-
-def _require_no_error(findings: Sequence[preflight.Finding], progress: Progress) -> None:
-    for finding in findings:
-        if finding.level is preflight.Level.WARNING:
-            progress.note(str(finding))
-    preflight.require(findings)
-
-
-@contextmanager
-def _local_region(
-    home: Path, progress: Progress, conditions: str, layered: layering.Layering | None
-) -> Iterator[Place]:
-    from localregion import region
-    from localregion.state import FROM_BASE, FROM_LAYER
-
-    build = "" if layered is None else FROM_BASE if layered.mode == layering.NONE else FROM_LAYER
-    place = region.up(home, embedded=True, progress=progress, conditions=conditions, build=build)
-    try:
-        yield place
-    finally:
-        region.release(home)
-
-
-def running_local_place(home: Path) -> Place | None:
-    """The local region's place if it is up; None otherwise (nothing is started for a host that runs already)."""
-    from localregion import region
-
-    return region.local_place(home) if region.is_up(home) else None
+        require_no_error(findings, session.progress)
 
 
 def check_recipe(recipe: Path, overrides: Sequence[str]) -> None:
@@ -191,13 +79,7 @@ def agent_version(agent_package: Path | None) -> list[str]:
     """The override that makes a plan ask for the release that a given agent package is of."""
     if agent_package is None:
         return []
-    from localregion.mirror import deb
-
-    version = deb.control_field(agent_package, "Version")
-    release = re.match(r"\d+\.\d+\.\d+", version)
-    if not release:
-        raise UsageError(f"--agent-package {agent_package}: version {version!r}, expected one like 1.300071.0b1234-1")
-    return [f"cloudwatch_agent.version={release[0]}"]
+    return [f"cloudwatch_agent.version={provider().agent_version(agent_package)}"]
 
 
 def plan_stage(recipe: Path, overrides: Sequence[str], out: Path, session: Session) -> Plan:
@@ -227,38 +109,30 @@ def build_stage(
     kept = None if fresh else builds.reusable(out, plan, session.cloud, root)
     if kept:
         session.progress.note(f"build: {kept.ami} was made by this plan and these roles; --fresh builds it anew")
-        _note_use(kept.ami, out, session)
+        session.region.note_use(kept.ami, out)
         return kept
-    checked = _check_sources(plan, session, source_check) if session.place.endpoint is None else None
-    session.make_room(out)
-    session.prepare_mirror(plan.document)
-    session.publish_source_ami(plan.document)
+    checked = _check_sources(plan, session, source_check) if session.place.answers_preflight else None
+    session.region.make_room(out)
+    session.region.prepare(plan.document)
+    session.region.publish_source_ami(plan.document)
     plan.write(out, session.place)  # the place's endpoint may have moved since the plan was made
     with session.progress.stage(f"build {plan.image}"):
         if session.builder_note:
             session.progress.note(session.builder_note)
         made = _build_within(plan, out, session, root, checked, layered)
         session.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
-    _note_use(made.ami, out, session)
+    session.region.note_use(made.ami, out)
     return made
-
-
-def _note_use(ami: str, out: Path, session: Session) -> None:
-    """Where the place keeps images as files: the image stays while a document in the output folder names it."""
-    if session.images:
-        from localregion import housekeeping
-
-        housekeeping.note(session.images, ami, out)
 
 
 def was_built(plan: Plan, out: Path) -> bool:
     """Whether this plan and the roles as they are made the folder's build in the local region: it is used again."""
-    return builds.recorded(out, plan, "local", data_root()) is not None
+    return builds.recorded(out, plan, provider().name, data_root()) is not None
 
 
 def explain_layers(plan: Plan, out: Path, session: Session) -> list[layering.LayerState]:
     """The layers of a plan: which have an image in the place, and what changed since the last build in the folder."""
-    session.publish_source_ami(plan.document)
+    session.region.publish_source_ami(plan.document)
     base = resolve_source_ami(session.cloud, plan.document)["id"]
     before = builds.load(out).layers if (out / builds.BUILD_FILE).exists() else ()
     return layering.explain(session.cloud, layering.cut(plan, base, session.place, data_root()), before)
@@ -367,7 +241,7 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
     """plan.json + an AMI → report.json, junit.xml, evidence/."""
     instance_types = image_proof.choose_types(plan.document, asked.instance_types)
     check_cost(plan, asked, session, build=False)
-    _note_use(ami, out, session)
+    session.region.note_use(ami, out)
     proof = _proof_of(plan, ami, out, session, asked)
     for note in proof.carried.notes:
         session.progress.note(note)
@@ -382,7 +256,7 @@ def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, aske
 
     CloudError: the files cannot be read here.
     """
-    _note_use(ami, out, session)
+    session.region.note_use(ami, out)
     proof = _proof_of(plan, ami, out, session, asked)
     files = _files_of(plan, ami, session)
     if files.path is None:
@@ -393,14 +267,13 @@ def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, aske
 
 def _files_of(plan: Plan, ami: str, session: Session) -> host_proof.Files:
     """The files of an AMI in a place that keeps images; programs of the image's architecture run on this host then."""
-    from localregion import architectures
-
-    if session.images:
+    images = session.region.images
+    if images:
         try:
-            architectures.require_programs(plan.document["architecture"])
+            session.region.require_programs(plan.document["architecture"])
         except GpuAmiError as error:
             return host_proof.Files(None, "; ".join(filter(None, [error.message, error.hint])))
-    return host_proof.find(session.images, ami)
+    return host_proof.find(images, ami)
 
 
 def _proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> Proof:

@@ -1,5 +1,6 @@
 """The local region: moto's API with real QEMU machines behind it.
 
+entry                what gpu-ami finds by the entry point `gpu_ami.regions`
 region               the region from outside: up, down, status, console
 server               the daemon of a region
 control              the daemon's control socket
@@ -15,6 +16,8 @@ backends/            moto's models, where they answer otherwise than AWS
 images/              base images and AMIs
 machines/            QEMU machines
 mirror/              the package mirror
+commands/            `gpu-ami region`, `gpu-ami rehearse`
+rehearsal/           builds every recipe in a sandbox and checks its files
 sandbox/             a base image entered without booting it
 replicas/            data: replica packages and emulated distributions
 conditions/          data: refusals, delays and limits

@@ -249,11 +249,7 @@ class Daemon:
         return {**holders, "instances": instances, "refused": refused}  # type: ignore[typeddict-item]
 
 
-def _serve_mirror(home: Path) -> tuple[int, str] | None:
-    from importlib.util import find_spec
-
-    if find_spec("localregion.mirror.mirror") is None:
-        return None
+def _serve_mirror(home: Path) -> tuple[int, str]:
     from localregion.mirror import mirror
 
     port, fingerprint = mirror.serve(home)

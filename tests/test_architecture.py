@@ -167,26 +167,63 @@ def test_packages_are_entered_through_their_init() -> None:
     assert inside == []
 
 
-# Who may import localregion outside it and the commands: what opens a session, and rehearsals, which are of it.
-_OPEN_THE_LOCAL_REGION = {"gpu_ami.pipeline", "gpu_ami.build.builder"}
-# Who may read Place.simulated: what writes or compares it, as a report and a certificate show it.
-_READ_SIMULATED = {"gpu_ami.pipeline", "gpu_ami.validate.proof", "gpu_ami.commands.publish"}
+def reads(tree: ast.Module, names: Iterable[str]) -> set[str]:
+    """Which of these attributes a module reads, of whatever it calls the value."""
+    loads = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
+    return {node.attr for node in loads} & set(names)
 
 
-def test_nothing_else_asks_whether_it_runs_in_the_local_region() -> None:
-    """What differs there is data of the place (gpu_ami.cloud.Place), or a function that it brings."""
-    aside = ("localregion", "gpu_ami.commands.", "gpu_ami.rehearsal.")
-    importing, reading = set(), set()
+# What differs between a region of AWS and the region of this machine, as values of a place → the modules that may read
+# it, for what. `report.` and `hardware.` have fields of the same name, which say what a place said.
+_MAY_READ = {
+    # a client, a template or a program is given the address; nobody compares it
+    "endpoint": {
+        "gpu_ami.cloud.client", "gpu_ami.cloud.login", "gpu_ami.cloud.place", "gpu_ami.commands.dashboard",
+        "gpu_ami.plan.document", "gpu_ami.plan.resolution", "gpu_ami.validate.clusters.eks",
+        "gpu_ami.validate.validator_process",
+    },
+    "guest_endpoint": {"gpu_ami.plan.document", "gpu_ami.plan.resolution"},
+    # a preflight and a survey of sources are of an endpoint that answers them
+    "answers_preflight": {"gpu_ami.build.builder", "gpu_ami.pipeline", "gpu_ami.region"},
+    # reports say it, and results of simulated hardware are compared with their like alone
+    "simulated": {
+        "gpu_ami.commands.publish", "gpu_ami.pipeline", "gpu_ami.report.certificate", "gpu_ami.report.merge",
+        "gpu_ami.validate.carried", "gpu_ami.validate.golden", "gpu_ami.validate.proof",
+    },
+    "hypervisor": {"gpu_ami.report.page", "gpu_ami.validate.proof"},
+    # a cost is shown where there is one
+    "billed": {"gpu_ami.pipeline"},
+    # how Ansible connects
+    "slow_python": {"gpu_ami.build.ansible", "gpu_ami.build.packer"},
+    # a tag of the builder, a part of a layer's digest, a field of build.json
+    "sandbox_builder": {"gpu_ami.build.builder", "gpu_ami.build.image", "gpu_ami.build.layering"},
+}  # fmt: skip
+
+
+def test_nothing_past_the_door_asks_which_region_it_is_in() -> None:
+    """What differs is a value of the place, or a method of the region (gpu_ami/region.py)."""
+    found: dict[str, set[str]] = {name: set() for name in _MAY_READ}
     for module, tree in modules().items():
-        names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        if any(name.startswith("localregion") for name in names) and not module.startswith(aside):
-            importing.add(module)
-        asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "simulated"]
-        of_places = any(ast.unparse(node).endswith("place.simulated") for node in asked)
-        if of_places and not module.startswith("localregion"):
-            reading.add(module)
-    assert importing == _OPEN_THE_LOCAL_REGION
-    assert reading == _READ_SIMULATED
+        if module.startswith("gpu_ami"):
+            for name in reads(tree, _MAY_READ):
+                found[name].add(module)
+    assert found == _MAY_READ
+    sample = ast.parse("if session.place.simulated: pass\nplace.endpoint = 1")
+    assert reads(sample, _MAY_READ) == {"simulated"}
+
+
+def test_gpu_ami_knows_the_local_region_by_its_entry_point_alone() -> None:
+    named = []
+    for module, tree in modules().items():
+        if module.startswith("gpu_ami"):
+            for node in ast.walk(tree):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names += [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+                named += [f"{module}:{node.lineno}" for name in names if re.match(r"localregion(\.|:|$)", name)]  # type: ignore[attr-defined]
+    assert named == []
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert declared == {"gpu_ami.regions": {"local": "localregion.entry:LOCAL"}}
 
 
 def packages() -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 
 from gpu_ami import cli, commands
 from gpu_ami.errors import BuildError, CapacityError, CloudError, GpuAmiError, ImageFailed, UsageError
+from gpu_ami.region import provider
 
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
@@ -72,7 +73,8 @@ def test_ctrl_c_says_how_to_go_on_where_one_can(
         raise KeyboardInterrupt
 
     name, *words = command.split()
-    monkeypatch.setattr(f"gpu_ami.commands.{name}.execute", interrupted)
+    module = provider().commands.get(name, f"gpu_ami.commands.{name}")
+    monkeypatch.setattr(f"{module}.execute", interrupted)
     assert cli.main([name, *words]) == 130
     told = capsys.readouterr().err
     assert f"gpu-ami {name}: interrupted" in told

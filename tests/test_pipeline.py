@@ -20,9 +20,11 @@ from gpu_ami.cloud.preflight.findings import Finding, Level
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan
 from gpu_ami.progress import Progress
+from gpu_ami.region import SANDBOX, Region, Session, SessionRequest
 from gpu_ami.report import certificate
 from gpu_ami.sources.survey import Finding as SourceFinding
 from gpu_ami.sources.survey import ReadIndex
+from tests.regions import NotingRegion
 from tests.report.examples import a_host, a_report
 from tests.validate.clusters.test_eks import Aws, a_cluster
 
@@ -30,8 +32,9 @@ RECIPE = Path(__file__).parents[1] / "variables" / "recipes" / "debian12-gpu.yml
 AWS = Place(name="aws", region="eu-central-1")
 
 
-def session(**changes: Any) -> pipeline.Session:
-    return pipeline.Session(AWS, SimpleNamespace(place=AWS), SimpleNamespace(id="r-1"), Progress("quiet"), **changes)  # type: ignore[arg-type]
+def session(region: Region | None = None, **changes: Any) -> Session:
+    cloud, run = SimpleNamespace(place=AWS), SimpleNamespace(id="r-1")
+    return Session(AWS, cloud, run, Progress("quiet"), region or NotingRegion(), **changes)  # type: ignore[arg-type]
 
 
 def test_plan_stage_writes_what_packer_and_ansible_read(tmp_path: Path) -> None:
@@ -163,7 +166,7 @@ def test_a_sandbox_is_of_the_local_region(tmp_path: Path) -> None:
     where.write_text("name: aws\nregion: us-east-1\n")
     with (
         pytest.raises(UsageError, match="--builder sandbox is of the local region"),
-        pipeline.open_session(where, Progress("quiet"), builder="sandbox"),
+        pipeline.open_session(SessionRequest(where, builder=SANDBOX), Progress("quiet")),
     ):
         pass
 
@@ -201,15 +204,11 @@ def test_fresh_builds_anew_after_mirror_and_source_ami_are_ready(
 ) -> None:
     plan = pipeline.plan_stage(RECIPE, [], tmp_path, session())
     made = image.Build("ami-2", (), plan.digest, "sha256:0", "aws", "eu-central-1", "r-1", "2026-01-01T00:00:00Z")
-    order: list[str] = []
+    region = NotingRegion()
     monkeypatch.setattr(image, "reusable", lambda *_: pytest.fail("looked for one"))
-    monkeypatch.setattr(image, "build_image", lambda *_, **__: order.append("build") or made)
-    prepared = session(
-        prepare_mirror=lambda document: order.append("mirror"),
-        publish_source_ami=lambda document: order.append("source AMI"),
-    )
-    assert pipeline.build_stage(plan, tmp_path, prepared, fresh=True) == made
-    assert order == ["mirror", "source AMI", "build"]
+    monkeypatch.setattr(image, "build_image", lambda *_, **__: region.asked.append("build") or made)
+    assert pipeline.build_stage(plan, tmp_path, session(region), fresh=True) == made
+    assert region.asked == ["mirror", "source AMI", "build"]
 
 
 def test_agent_package_is_for_the_local_region(tmp_path: Path) -> None:
@@ -217,7 +216,7 @@ def test_agent_package_is_for_the_local_region(tmp_path: Path) -> None:
     where.write_text("region: eu-central-1\n")
     with (
         pytest.raises(UsageError, match="--agent-package"),
-        pipeline.open_session(where, Progress("quiet"), tmp_path / "agent.deb"),
+        pipeline.open_session(SessionRequest(where, tmp_path / "agent.deb"), Progress("quiet")),
     ):
         pytest.fail("a session was opened")
 
@@ -234,7 +233,7 @@ def test_a_wrong_place_is_refused_before_a_run_begins(
     _findings(monkeypatch, Finding(Level.ERROR, "subnet_id", "subnet-1 is not there", "a subnet", "correct subnet_id"))
     with (
         pytest.raises(UsageError, match="subnet-1 is not there; expected a subnet"),
-        pipeline.open_session(where, Progress("quiet")),
+        pipeline.open_session(SessionRequest(where), Progress("quiet")),
     ):
         pytest.fail("a session was opened")
     assert not list(home.glob("runs/*"))
@@ -246,7 +245,7 @@ def test_a_place_with_an_endpoint_of_its_own_is_not_examined(
     where = tmp_path / "own.yml"
     where.write_text("region: eu-central-1\nendpoint: http://127.0.0.1:9\n")
     _findings(monkeypatch, Finding(Level.ERROR, "subnet_id", "examined"))
-    with pipeline.open_session(where, Progress("quiet")) as opened:
+    with pipeline.open_session(SessionRequest(where), Progress("quiet")) as opened:
         assert opened.place.endpoint == "http://127.0.0.1:9"
 
 
@@ -254,10 +253,10 @@ EKS_RECIPE = RECIPE.with_name("eks-1.34-al2023-gpu.yml")
 ON_AWS = replace(AWS, instance_profile="nodes")
 
 
-def eks_session(place: Place = ON_AWS, **clusters: Any) -> pipeline.Session:
+def eks_session(place: Place = ON_AWS, **clusters: Any) -> Session:
     """At a place with these EKS clusters; tests/validate/clusters/test_eks.py has what is refused of each."""
     own = SimpleNamespace(id="r-1")
-    return pipeline.Session(place, Aws(place, **clusters), own, Progress("quiet"))  # type: ignore[arg-type]
+    return Session(place, Aws(place, **clusters), own, Progress("quiet"), NotingRegion())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +281,7 @@ def eks_session(place: Place = ON_AWS, **clusters: Any) -> pipeline.Session:
     ],
 )
 def test_what_cannot_be_proven_is_refused_before_anything_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, asked: Any, opened: pipeline.Session, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, asked: Any, opened: Session, told: str
 ) -> None:
     monkeypatch.setattr(pipeline, "build_stage", lambda *_, **__: pytest.fail("built"))
     monkeypatch.setattr(pipeline, "_proof_of", lambda *_: pytest.fail("proven"))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami.build import packer
 from gpu_ami.cloud import Cloud, Launch, RootVolume, amis, aws_errors, capacity, key_name, login, preflight, runs
-from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
+from gpu_ami.errors import BuildError, CloudError, GpuAmiError
 from gpu_ami.plan import Plan, cost, resolve_source_ami, root_device_name
 from gpu_ami.progress import Progress
 
@@ -203,7 +203,7 @@ class Builder:
 
     def _require_launch(self, source_ami: str, program: packer.Packer) -> None:
         """CloudError before Packer starts where EC2 would refuse the builder, such as one without IMDSv2 (dry run)."""
-        if self.cloud.place.endpoint is not None:
+        if not self.cloud.place.answers_preflight:
             return
 
         def source(cloud: Cloud, document: PlanDocument) -> Mapping[str, str]:
@@ -314,30 +314,8 @@ class Builder:
             raise CloudError(text, details=error.details, hint=ingress.remedy) from error
 
 
-AUTO, SANDBOX, MACHINE = "auto", "sandbox", "machine"
-BUILDERS = (AUTO, SANDBOX, MACHINE)
 # In the certificate, among what is not proven.
 NOT_BOOTED = (
     "the build on a booted machine: the roles ran in a sandbox of the build host (its kernel, no systemd, no"
     " cloud-init); --builder machine boots a builder"
 )
-
-
-def choose(asked: str, conditions: str) -> tuple[bool, str]:
-    """Whether the builder is a sandbox, and a line that says it. UsageError: one was asked for and is not possible."""
-    if asked == MACHINE:
-        return False, ""
-    reason = _reason_against(conditions)
-    if reason and asked == SANDBOX:
-        raise UsageError(f"--builder sandbox: {reason}", hint="--builder machine boots a builder")
-    if reason:
-        return False, f"the builder is a booted machine, not a sandbox: {reason}"
-    return True, "the builder is a sandbox of this host, not a booted machine (--builder machine)"
-
-
-def _reason_against(conditions: str) -> str:
-    if conditions:
-        return f"conditions {conditions} are of booted machines"
-    from localregion.sandbox import builder
-
-    return builder.unusable()

@@ -158,6 +158,11 @@ class Place:
         return found | ({"AWS_PROFILE": ""} if self.credentials else {}) | self.keys()
 
     @property
+    def answers_preflight(self) -> bool:
+        """Whether it answers what a preflight asks, as AWS does; not an endpoint of its own, such as a test's."""
+        return self.endpoint is None
+
+    @property
     def subnets(self) -> tuple[str, ...]:
         """The subnets to launch in, in order; one empty name for a subnet of the default VPC."""
         return self.subnet_ids or (self.subnet_id or "",)

@@ -41,10 +41,10 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami import pipeline
     from gpu_ami.build import Machine, converge
-    from gpu_ami.files import data_root, home_dir, write_json
+    from gpu_ami.files import data_root, write_json
     from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables
+    from gpu_ami.region import running_place
     from validator.transport import parse_url
 
     out = options.existing_plan(args.out)
@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(f"--host: {error}") from error
     options.check_identity(args)
     roles = _in_plan_order(args.role, plan)
-    place = pipeline.running_local_place(home_dir())
+    place = running_place(None)
     local = place is not None and target.address.startswith("127.")
     write_json(out / ANSIBLE_FILE, ansible_variables(plan.document))
     machine = Machine(target.address, target.port, target.user, args.identity, slow_python=local)

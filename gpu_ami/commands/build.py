@@ -42,6 +42,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     from gpu_ami import pipeline
     from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.region import SessionRequest
 
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
@@ -49,7 +50,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     layered = options.layers(args)
     builds = not args.explain and (args.fresh or not pipeline.was_built(plan, out))
     about_to = layered if builds else None
-    with pipeline.open_session(args.where, progress, agent, builder=args.builder, layered=about_to) as session:
+    request = SessionRequest(args.where, agent, builder=args.builder, layering=about_to)
+    with pipeline.open_session(request, progress) as session:
         if args.explain:
             states = pipeline.explain_layers(plan, out, session)
             return Outcome("\n".join(state.text for state in states), [asdict(state) for state in states])

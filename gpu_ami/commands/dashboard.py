@@ -115,14 +115,10 @@ def _pages(args: argparse.Namespace, plan: Plan, progress: Progress, refresh: in
 
 def _place(where: Path | None, progress: Progress) -> Any:
     """The place that a file names, else the local region that is up."""
-    from gpu_ami.errors import UsageError
-
     if where is not None:
         from gpu_ami.cloud import load_place
 
         return load_place(where)
-    from localregion import region
+    from gpu_ami.region import provider
 
-    if not region.is_up():
-        raise UsageError("the local region is not up", hint="gpu-ami region up, or --where FILE for AWS")
-    return region.up(embedded=True, progress=progress)
+    return provider().hold(progress)

@@ -114,13 +114,12 @@ def _before(
 
 def _cloud(args: argparse.Namespace) -> Cloud | None:
     """The place whose AMIs are asked for: --where, or the local region if it is up and may be needed."""
-    from gpu_ami import pipeline
     from gpu_ami.cloud import Cloud, load_place
-    from gpu_ami.files import home_dir
+    from gpu_ami.region import running_place
 
     if args.where:
         return Cloud(load_place(args.where))
     if len(args.image) > 1 and not any(name.startswith("ami-") and not Path(name).exists() for name in args.image):
         return None
-    place = pipeline.running_local_place(home_dir())
+    place = running_place(None)
     return Cloud(place) if place else None

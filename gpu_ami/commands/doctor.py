@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpu_ami.cloud import Place
     from gpu_ami.progress import Progress
     from gpu_ami.recipes import PlanDocument
-    from localregion.prerequisites import Finding
+    from gpu_ami.region import Prerequisite
 
 _EPILOG = """\
 Exit code 0: nothing is missing; 2: something is missing, and the output names the packages to install. `packer` is the
@@ -62,14 +62,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("doctor takes RECIPE together with --where", hint="gpu-ami doctor --where aws.yml RECIPE")
     from dataclasses import asdict
 
-    from gpu_ami.files import home_dir
-    from localregion import prerequisites
+    from gpu_ami.region import provider
 
-    findings = [_packer() if each.name == "packer" else each for each in prerequisites.examine(home_dir())]
+    local = provider()
+    findings = [_packer() if each.name == "packer" else each for each in local.prerequisites()]
     lines = [f"{'ok     ' if each.ok else 'MISSING'} {each.name:24} {each.found}" for each in findings]
     missing = [each for each in findings if not each.ok]
     lines += ["", *(f"{each.name} ({each.needed_for}): {each.remedy}" for each in missing)] if missing else []
-    packages = prerequisites.missing_packages(findings)
+    packages = local.missing_packages(findings)
     lines += ["", f"install all: sudo apt-get install --no-install-recommends {' '.join(packages)}"] if packages else []
     return Outcome("\n".join(lines), [asdict(each) for each in findings], 2 if missing else 0)
 
@@ -123,20 +123,20 @@ def _sets_imds_v2() -> bool:
         return True
 
 
-def _packer() -> Finding:
+def _packer() -> Prerequisite:
     """The Packer that builds use: its program, version and plugins."""
     from gpu_ami.build import packer
     from gpu_ami.errors import GpuAmiError
-    from localregion.prerequisites import Finding
+    from gpu_ami.region import Prerequisite
 
     try:
         used = packer.Packer.find()
         version, plugins = ".".join(map(str, used.version)), tuple(used.plugins() if used.has_plugins else ())
         shown = f"{used.program} {version}, {_plugins(used, plugins)}"
     except GpuAmiError as error:
-        return Finding("packer", False, error.message, error.hint or "apt-get install packer", "every build")
+        return Prerequisite("packer", False, error.message, error.hint or "apt-get install packer", "every build")
     program = str(used.program)
-    return Finding("packer", True, shown, "apt-get install packer", "every build", program, version, plugins)
+    return Prerequisite("packer", True, shown, "apt-get install packer", "every build", program, version, plugins)
 
 
 def _plugins(used: Packer, plugins: Sequence[str]) -> str:

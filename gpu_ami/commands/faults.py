@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gpu_ami.faults import CleanProof, Fault, FaultSession, Record
-    from gpu_ami.pipeline import Session
     from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
+    from gpu_ami.region import Session
     from gpu_ami.validate import Proof
 
 _EPILOG = """\
@@ -91,6 +91,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     from gpu_ami.errors import UsageError
     from gpu_ami.faults import catalogue, trials
     from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.region import SessionRequest
     from gpu_ami.validate import BUSY, Proof, image_proof
 
     if args.proofs < 1:
@@ -104,8 +105,8 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
         chosen = [fault for fault in chosen if not record.is_seen(fault)]
     if not chosen and args.proofs == 1:
         return Outcome(record.summary(scope), record.to_json(), 0)
-    with pipeline.open_session(args.where, progress) as session:
-        session.prepare_mirror(plan.document)  # packages that some faults install
+    with pipeline.open_session(SessionRequest(args.where), progress) as session:
+        session.region.prepare(plan.document)  # packages that some faults install
         options = [BUSY, *stages.golden_folders()]  # a fault may slow the machine down
         planned_proof = Proof(plan.document, out / PLAN_FILE, session.place, out / "faults", progress, options=options)
 

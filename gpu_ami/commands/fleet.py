@@ -96,11 +96,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _place(args: argparse.Namespace) -> Any:
-    from gpu_ami import pipeline
-    from gpu_ami.cloud import load_place
-    from gpu_ami.files import home_dir
+    from gpu_ami.region import running_place
 
-    place = load_place(args.where) if args.where else pipeline.running_local_place(home_dir())
+    place = running_place(args.where)
     if place is None:
         raise UsageError("the local region is not up", hint="--where FILE names a place on AWS; or: gpu-ami region up")
     return place

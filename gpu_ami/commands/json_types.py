@@ -22,12 +22,11 @@ from gpu_ami.plan import BumpPolicy, Change, Move
 from gpu_ami.progress import ProgressLine
 from gpu_ami.publish import record
 from gpu_ami.recipes import ExplainedValue, PlanDocument
-from gpu_ami.rehearsal import Rehearsal
+from gpu_ami.region import Prerequisite
 from gpu_ami.release import comparison, rebuild, verification
 from gpu_ami.report import certificate, document
 from gpu_ami.sources import SurveyDocument
 from gpu_ami.telemetry import Runbook
-from localregion import housekeeping, prerequisites, region
 from validator import tiers
 
 
@@ -91,53 +90,6 @@ class FleetProof(TypedDict):
 
     plan: str
     machines: list[condition.MachineProofDocument]
-
-
-class DiskUse(TypedDict):
-    """How many things of a kind there are, and their bytes on the disk."""
-
-    count: int
-    bytes: int
-
-
-class RegionDocument(region.RegionReport):
-    """`region up`, `region status`. space: what takes disk space, by kind. The keys after `acceleration` are there
-    while the region is up. holds: what keeps it up. problem: why an instance is not as it should be, else empty.
-    """
-
-    space: dict[str, DiskUse]
-
-
-class RegionDown(TypedDict):
-    """`region down`."""
-
-    was_up: bool
-
-
-class Console(TypedDict):
-    """`region console`."""
-
-    instance: str
-    console: str
-
-
-class UserData(TypedDict):
-    """`region user-data`."""
-
-    user_data: str
-
-
-class Command(TypedDict):
-    """`region ssh`: the command line."""
-
-    command: list[str]
-
-
-class Pruned(TypedDict):
-    """`region prune`: what was removed (with --dry-run: would be), and what stays."""
-
-    removed: list[housekeeping.Item]
-    kept: list[housekeeping.Item]
 
 
 class FaultSummary(TypedDict):
@@ -318,12 +270,6 @@ class MatrixDocument(TypedDict):
     shards: list[Shard]
 
 
-class RehearsalDocument(TypedDict):
-    """A row for each recipe."""
-
-    recipes: list[Rehearsal]
-
-
 # By the command's name; what every command may print first.
 RESULTS: Mapping[str, Any] = {
     "error": ErrorDocument,
@@ -339,7 +285,6 @@ RESULTS: Mapping[str, Any] = {
     "key": NewKey | PublicKey,
     "diff": comparison.Comparison | Same,
     "sweep": list[sweep.Swept],
-    "region": RegionDocument | RegionDown | Console | UserData | Command | Pruned,
     "attach": ansible.Converged,
     "fleet": FleetChange | FleetSteps | FleetStatus | FleetProof,
     "launch-template": list[launch_templates.LaunchTemplate],
@@ -348,8 +293,7 @@ RESULTS: Mapping[str, Any] = {
     "record": document.Report,
     "merge": certificate.Certificate,
     "matrix": MatrixDocument,
-    "rehearse": RehearsalDocument,
-    "doctor": list[prerequisites.Finding] | list[preflight.Finding],
+    "doctor": list[Prerequisite] | list[preflight.Finding],
     "init": list[str],
     "recipes": list[RecipeSummary | BrokenRecipe],
     "facts": Facts,

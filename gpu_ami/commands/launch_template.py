@@ -83,11 +83,9 @@ def _text(args: argparse.Namespace, templates: Sequence[launch_templates.LaunchT
 
 def _place(where: Path | None) -> Place:
     """The place of --where, or the local region if it is up. UsageError: neither."""
-    from gpu_ami import pipeline
-    from gpu_ami.cloud import load_place
-    from gpu_ami.files import home_dir
+    from gpu_ami.region import running_place
 
-    place = load_place(where) if where else pipeline.running_local_place(home_dir())
+    place = running_place(where)
     if place is None:
         raise UsageError("the local region is not up", hint="--where FILE names a place on AWS; or: gpu-ami region up")
     return place

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import UsageError
+from gpu_ami.region import AUTO, BUILDERS
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _MOST_NODES = 64
 LAYERS = ("none", "auto", "all")  # of gpu_ami.build.layering
-BUILDERS = ("auto", "sandbox", "machine")  # of gpu_ami.build.builder
 LOG_GROUPS = ("proof", "production")  # of gpu_ami.cloud.place, which would import the AWS packages for --help
 OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
 CONDITIONS_HELP = (
@@ -83,7 +83,7 @@ def add_builder(parser: argparse.ArgumentParser) -> None:
         "in the local region: run the roles in a sandbox of this host (sandbox; root) or on a booted machine (machine,"
         " minutes longer); default: in a sandbox if possible (auto), which the certificate states"
     )
-    parser.add_argument("--builder", choices=BUILDERS, default="auto", help=text)
+    parser.add_argument("--builder", choices=BUILDERS, default=AUTO, help=text)
 
 
 def add_agent_package(parser: argparse.ArgumentParser) -> None:
@@ -96,11 +96,10 @@ def agent_package(args: argparse.Namespace, progress: Progress) -> Path | None:
     package: Path | None = args.agent_package
     if package != Path("download"):
         return package
-    from gpu_ami.files import home_dir
     from gpu_ami.recipes import load_facts
-    from localregion.mirror import mirror
+    from gpu_ami.region import provider
 
-    return mirror.download_agent(home_dir(), load_facts().cloudwatch_agent, progress)
+    return provider().download_agent(load_facts().cloudwatch_agent, progress)
 
 
 def add_checks(parser: argparse.ArgumentParser) -> None:

@@ -125,11 +125,11 @@ def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome
 def _not_built_here(plan: Plan, where: Path | None) -> list[str]:
     """What keeps the local region from building a plan that is made for it."""
     from gpu_ami.errors import UsageError
-    from localregion.images import source_ami
+    from gpu_ami.region import provider
 
     try:
         if where is None:
-            source_ami.base_of(plan.document)
+            provider().require_base_image(plan.document)
     except UsageError as error:
         return [f"{error.message}: build it on AWS with --where FILE", *error.details]
     return []
@@ -140,9 +140,9 @@ def _place(where: Path | None) -> Place:
         from gpu_ami.cloud import load_place
 
         return load_place(where)
-    from localregion.region import local_place
+    from gpu_ami.region import provider
 
-    return local_place()
+    return provider().place()
 
 
 def _explain(recipe: Path, overrides: list[str]) -> Outcome:

@@ -77,6 +77,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     from gpu_ami import pipeline
     from gpu_ami.recipes import find_recipe
+    from gpu_ami.region import SessionRequest
     from gpu_ami.report import writer
 
     if (args.since or args.since_key) and not args.changed:
@@ -94,11 +95,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
     out = args.out or Path("out") / recipe.stem
-    where = (args.where, progress, agent, args.conditions, args.log_groups, deadlines)
     layered = stages.layers(args)
     # Without either there may be an image that is proven again.
     about_to = layered if args.fresh or layered.mode != "none" else None
-    opened = pipeline.open_session(*where, builder=args.builder, layered=about_to)
+    request = SessionRequest(
+        args.where, agent, args.conditions, args.log_groups, deadlines, builder=args.builder, layering=about_to
+    )
+    opened = pipeline.open_session(request, progress)
     building = pipeline.BuildOptions(args.fresh, not args.no_source_check, layered)
     since = (args.since or str(out)) if args.changed else ""
     certifying = pipeline.CertificateOptions(since, trusted, signers, scans, args.waivers)

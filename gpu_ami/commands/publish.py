@@ -141,11 +141,9 @@ def _folder(out: Path | None) -> Path:
 
 
 def _place(args: argparse.Namespace) -> Place:
-    from gpu_ami import pipeline
-    from gpu_ami.cloud import load_place
-    from gpu_ami.files import home_dir
+    from gpu_ami.region import running_place
 
-    place = load_place(args.where) if args.where else pipeline.running_local_place(home_dir())
+    place = running_place(args.where)
     if place is None:
         hint = "--where FILE names the region on AWS; `gpu-ami region up` starts the local one"
         raise UsageError("the AMI's place is not known, and the local region is down", hint=hint)

@@ -80,12 +80,13 @@ def _see_ami(args: argparse.Namespace, plan: Plan, out: Path, progress: Progress
     from gpu_ami import pipeline
     from gpu_ami.build import image
     from gpu_ami.cloud import login
+    from gpu_ami.region import SessionRequest
     from gpu_ami.validate import golden, image_proof, proof
     from gpu_ami.validate.machines import launch, machine
 
     ami = args.ami or image.load(out).ami
     kinds = image_proof.choose_types(plan.document, args.instance_type)
-    with pipeline.open_session(args.where, progress) as session, ExitStack() as stack:
+    with pipeline.open_session(SessionRequest(args.where), progress) as session, ExitStack() as stack:
         tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
         key = stack.enter_context(login.temporary_key(session.cloud, session.run, tags))
         stack.enter_context(proof.own_log_groups(session.cloud, session.run, progress))

@@ -34,20 +34,18 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     from gpu_ami.cloud import Cloud, load_place, sweep
     from gpu_ami.files import home_dir
-    from localregion import region
+    from gpu_ami.region import provider
 
     home = home_dir()
     swept: list[sweep.Swept] = []
-    name = load_place(args.where).name if args.where else "local"
+    name = load_place(args.where).name if args.where else provider().name
     swept += sweep.end_processes(home, name, progress, dry_run=args.dry_run)
     if args.where:
-        place = load_place(args.where)
-        swept += sweep.sweep_cloud(Cloud(place), home, progress, dry_run=args.dry_run)
-    elif region.is_up(home):
-        place = region.local_place(home)
-        swept += sweep.sweep_cloud(Cloud(place), home, progress, dry_run=args.dry_run)
+        swept += sweep.sweep_cloud(Cloud(load_place(args.where)), home, progress, dry_run=args.dry_run)
+    elif running := provider().running():
+        swept += sweep.sweep_cloud(Cloud(running), home, progress, dry_run=args.dry_run)
     elif not args.dry_run:
-        for leftover_id in region.clean_leftovers(home):
+        for leftover_id in provider().clean_leftovers():
             swept.append(sweep.Swept("local region", leftover_id, "", "its daemon has ended", "removed"))
     failed = [leftover for leftover in swept if leftover.error]
     if not failed:

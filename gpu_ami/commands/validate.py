@@ -104,6 +104,7 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report,
     from gpu_ami import pipeline
     from gpu_ami.build import image
     from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.region import SessionRequest
 
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
@@ -112,23 +113,22 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report,
     proof_options = replace(proof_options, nodes=args.nodes, join=args.join)
     ami = args.ami or image.load(out).ami
     agent = options.agent_package(args, progress)
-    with pipeline.open_session(
-        args.where, progress, agent, log_groups=args.log_groups, deadlines=options.deadlines(args)
-    ) as session:
+    request = SessionRequest(args.where, agent, log_groups=args.log_groups, deadlines=options.deadlines(args))
+    with pipeline.open_session(request, progress) as session:
         return pipeline.validate_stage(plan, ami, out, session, proof_options), out
 
 
 def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
-    from gpu_ami import pipeline
-    from gpu_ami.cloud import load_place, runs
+    from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
+    from gpu_ami.region import running_place
     from gpu_ami.validate import REBOOT, Proof, Target, host_proof, hosts
 
     plan = _plan_of(args)
     url = hosts.host_url(args.host)
     options.check_identity(args)
-    place = load_place(args.where) if args.where else pipeline.running_local_place(home_dir())
+    place = running_place(args.where)
     out = args.out or Path("out") / "host"
     instance_type = args.instance_type[0] if args.instance_type else ""
     with runs.begin(home_dir(), place.name if place else "host") as run:

@@ -137,13 +137,11 @@ def _folder(args: argparse.Namespace, ami: str) -> Path:
 
 def _place(args: argparse.Namespace) -> Place | None:
     """Where the AMI is asked for; None with --offline. UsageError: no place is named and the local region is down."""
-    from gpu_ami import pipeline
-    from gpu_ami.cloud import load_place
-    from gpu_ami.files import home_dir
+    from gpu_ami.region import running_place
 
     if args.offline:
         return None
-    place = load_place(args.where) if args.where else pipeline.running_local_place(home_dir())
+    place = running_place(args.where)
     if place is None:
         hint = "--where FILE names the region; --offline verifies signature and files alone"
         raise UsageError("the AMI's place is not known, and the local region is down", hint=hint)

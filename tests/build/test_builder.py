@@ -13,10 +13,8 @@ import pytest
 
 from gpu_ami.build import builder, image, packer
 from gpu_ami.cloud import Cloud, aws_errors, preflight, runs
-from gpu_ami.commands import options
-from gpu_ami.errors import BuildError, CapacityError, CloudError, UsageError
+from gpu_ami.errors import BuildError, CapacityError, CloudError
 from gpu_ami.progress import Progress
-from localregion.sandbox import builder as sandbox_builder
 from tests.build.conftest import QUIET, a_plan, an_ami
 
 
@@ -199,49 +197,10 @@ def test_builder_is_tried_as_a_dry_run_before_packer_starts(
         return [preflight.Finding(preflight.Level.ERROR, "dry run of RunInstances m5.large", "refused", refused=True)]
 
     monkeypatch.setattr(preflight, "examine_builder", examine)
-    aws, local = (
-        SimpleNamespace(place=SimpleNamespace(endpoint=endpoint)) for endpoint in (None, "http://127.0.0.1:1")
-    )
+    aws, local = (SimpleNamespace(place=SimpleNamespace(answers_preflight=answers)) for answers in (True, False))
     one = cast("Any", SimpleNamespace(cloud=aws, plan=SimpleNamespace(document={}), progress=QUIET))
     with pytest.raises(CloudError, match="nothing was launched"):
         builder.Builder._require_launch(one, "ami-1", packer.Packer("packer", version))
     one.cloud = local
     builder.Builder._require_launch(one, "ami-1", packer.Packer("packer", version))
     assert asked == [sets_imds_v2]
-
-
-NO_ROOT = "it needs root"
-
-
-@pytest.mark.parametrize(
-    ("asked", "conditions", "reason", "sandbox", "said"),
-    [
-        ("auto", "", "", True, "the builder is a sandbox of this host"),
-        ("sandbox", "", "", True, "the builder is a sandbox of this host"),
-        ("machine", "", "", False, ""),
-        ("machine", "aws-like:1", NO_ROOT, False, ""),
-        ("auto", "", NO_ROOT, False, f"the builder is a booted machine, not a sandbox: {NO_ROOT}"),
-        ("auto", "aws-like:1", "", False, "conditions aws-like:1 are of booted machines"),
-    ],
-)
-def test_a_sandbox_is_taken_where_it_is_possible(
-    monkeypatch: pytest.MonkeyPatch, asked: str, conditions: str, reason: str, sandbox: bool, said: str
-) -> None:
-    monkeypatch.setattr(sandbox_builder, "unusable", lambda: reason)
-    chosen, note = builder.choose(asked, conditions)
-    assert chosen is sandbox
-    assert said in note and bool(said) == bool(note)
-
-
-@pytest.mark.parametrize(("conditions", "reason"), [("", NO_ROOT), ("aws-like:1", "")])
-def test_a_sandbox_that_was_asked_for_and_is_not_possible_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, conditions: str, reason: str
-) -> None:
-    monkeypatch.setattr(sandbox_builder, "unusable", lambda: reason)
-    with pytest.raises(UsageError, match="--builder sandbox: ") as caught:
-        builder.choose("sandbox", conditions)
-    assert "--builder machine" in caught.value.hint
-
-
-def test_the_command_line_offers_what_there_is() -> None:
-    assert options.BUILDERS == builder.BUILDERS

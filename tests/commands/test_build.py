@@ -13,6 +13,7 @@ import pytest
 from gpu_ami import cli, pipeline
 from gpu_ami.build import image, layering
 from gpu_ami.plan import PLAN_FILE, Plan
+from gpu_ami.region import SessionRequest
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,8 +82,8 @@ def test_the_region_copies_the_last_source_only_for_a_build(
     asked: list[object] = []
 
     @contextlib.contextmanager
-    def open_session(*_: object, layered: object, **__: object) -> Iterator[None]:
-        asked.append(layered)
+    def open_session(request: SessionRequest, _progress: object) -> Iterator[None]:
+        asked.append(request.layering)
         yield
 
     monkeypatch.setattr(pipeline, "open_session", open_session)

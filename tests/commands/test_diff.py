@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami import cli, pipeline
+from gpu_ami import cli
 from gpu_ami.cloud import Cloud, Place, amis
+from gpu_ami.region import provider
 from tests.json_documents import valid
 from tests.release import examples
 from validator.file_account import merkle, read
@@ -64,7 +65,7 @@ def test_release_notes_since_the_image_before_it_in_its_place(
 ) -> None:
     before = {"ami-0cd": "ami-0ab", "ami-0ab": ""}
     monkeypatch.setattr(amis, "previous", lambda _cloud, ami: before[ami])
-    monkeypatch.setattr(pipeline, "running_local_place", lambda _: Place(name="local", region="us-east-1"))
+    monkeypatch.setattr(provider(), "running", lambda: Place(name="local", region="us-east-1"))
     monkeypatch.setattr(Cloud, "image", lambda *_: {"ImageId": "ami-0ab"})
     assert cli.main(["diff", "--notes", "out/new", "--where", "local"]) == 0
     assert capsys.readouterr().out.startswith("# demo (out/new): changes since demo (ami-0ab)\n")

@@ -12,8 +12,8 @@ from moto import mock_aws
 from gpu_ami import cli
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.preflight import identity
+from gpu_ami.region import Prerequisite
 from localregion import prerequisites
-from localregion.prerequisites import Finding
 
 _PLUGIN = "/home/x/.config/packer/plugins/github.com/hashicorp/{0}/packer-plugin-{0}_v{1}_x5.0_linux_amd64"
 
@@ -27,7 +27,7 @@ def packer(tmp_path: Path, version: str, plugins: str = "") -> str:
 
 def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: str) -> tuple[int, str]:
     monkeypatch.setenv("PACKER", program)
-    finding = Finding("packer", True, "/usr/bin/packer", "apt-get install packer", "every build")
+    finding = Prerequisite("packer", True, "/usr/bin/packer", "apt-get install packer", "every build")
     monkeypatch.setattr(prerequisites, "examine", lambda home: [finding])
     return cli.main(["doctor"]), capsys.readouterr().out
 

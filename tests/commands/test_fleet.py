@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpu_ami import pipeline
 from gpu_ami.commands import fleet as command
 from gpu_ami.errors import UsageError
 from gpu_ami.progress import Progress
+from gpu_ami.region import provider
 from tests.fleet.conftest import in_service
 from tests.fleet.service_machines import Fleet
 from tests.json_documents import valid
@@ -27,7 +27,7 @@ def parse(*words: str) -> argparse.Namespace:
 
 @pytest.fixture
 def local(in_service: Fleet, monkeypatch: pytest.MonkeyPatch) -> Fleet:
-    monkeypatch.setattr(pipeline, "running_local_place", lambda _home: in_service.cloud.place)
+    monkeypatch.setattr(provider(), "running", lambda: in_service.cloud.place)
     return in_service
 
 
@@ -82,7 +82,7 @@ def test_a_limit_is_a_number_or_a_percentage(limit: str, capsys: pytest.CaptureF
 
 
 def test_without_a_region_it_says_what_to_do(in_service: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "running_local_place", lambda _home: None)
+    monkeypatch.setattr(provider(), "running", lambda: None)
     args = parse("status", str(in_service.out), "--tag", "fleet=train")
     with pytest.raises(UsageError, match="the local region is not up"):
         args.execute(args, Progress("quiet"))

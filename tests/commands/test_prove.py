@@ -16,6 +16,7 @@ from gpu_ami import cli, pipeline
 from gpu_ami.build import layering
 from gpu_ami.cloud import Place
 from gpu_ami.errors import BuildError
+from gpu_ami.region import SessionRequest
 from gpu_ami.report import certificate, writer
 from gpu_ami.report.document import Report
 from tests.release import examples
@@ -34,9 +35,9 @@ class Stages:
     received: dict[str, Any] = field(default_factory=dict)
 
     @contextlib.contextmanager
-    def open_session(self, *arguments: Any, builder: str, layered: Any) -> Iterator[str]:
-        self.received["session"] = arguments
-        self.received["layered"] = layered
+    def open_session(self, request: SessionRequest, _progress: Any) -> Iterator[str]:
+        self.received["session"] = request
+        self.received["layered"] = request.layering
         self.calls.append("open")
         try:
             yield "session"
@@ -107,9 +108,10 @@ def test_options_reach_their_stages(stages: Stages, tmp_path: Path) -> None:
     assert stages.received["build"][1] is True and stages.received["layered"] == layering.FROM_NOTHING
     asked = stages.received["validate"][2]
     assert asked == pipeline.ProofOptions(["g5.12xlarge"], [], ["--provoke-xid"], ("reboot",), 25.0)
-    where, _progress, agent, conditions, log_groups, deadlines = stages.received["session"]
-    assert (where, agent, conditions, log_groups) == (Path("aws.yml"), None, "throttling:7", "")
-    assert deadlines == {"boot_seconds": 1500}
+    request = stages.received["session"]
+    assert request == SessionRequest(
+        Path("aws.yml"), conditions="throttling:7", deadlines={"boot_seconds": 1500}, layering=layering.FROM_NOTHING
+    )
 
 
 @pytest.mark.parametrize(("words", "nodes"), [(["--nodes", "3"], 3), ([], 1)])

@@ -10,6 +10,7 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.cloud.place import Credentials
+from gpu_ami.region import provider
 from gpu_ami.report import writer
 from tests.json_documents import valid
 from tests.publish.conftest import HOME, Account
@@ -46,7 +47,7 @@ def test_a_rehearsal_is_published_in_the_local_region(
     account: Account, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     place = account.place(name="local", simulated=True, credentials=Credentials("local", "local"))
-    monkeypatch.setattr(pipeline, "running_local_place", lambda _: place)
+    monkeypatch.setattr(provider(), "running", lambda: place)
     out = rehearsed(account)
     words = ["publish", str(out), "--key", "release.key.pub", "-q"]
     assert cli.main(words) == 6

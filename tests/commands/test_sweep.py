@@ -12,7 +12,7 @@ from gpu_ami.cloud import sweep
 from gpu_ami.commands import Outcome
 from gpu_ami.commands import sweep as command
 from gpu_ami.progress import Progress
-from localregion import region
+from gpu_ami.region import provider
 from localregion.state import Layout
 
 
@@ -52,8 +52,7 @@ def test_leftovers_of_the_region_and_dead_runs_go(home: Path) -> None:
 
 def test_what_was_not_removed_is_exit_4_and_keeps_the_record(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dead_run(home, "local")
-    monkeypatch.setattr(region, "is_up", lambda _home: True)
-    monkeypatch.setattr(region, "local_place", lambda _home: None)
+    monkeypatch.setattr(provider(), "running", lambda: "the place")
     monkeypatch.setattr("gpu_ami.cloud.Cloud", lambda _place: None)
     left = sweep.Swept("instance", "i-1", run.name, "its run has died", "not removed", "UnauthorizedOperation")
     monkeypatch.setattr(sweep, "sweep_cloud", lambda *_, **__: [left])

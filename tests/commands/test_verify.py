@@ -11,6 +11,7 @@ import pytest
 
 from gpu_ami import cli
 from gpu_ami.cloud import Place
+from gpu_ami.region import provider
 from gpu_ami.release import verification_host
 from tests.json_documents import valid
 from tests.release import examples
@@ -92,7 +93,7 @@ def test_the_certificate_of_another_ami_is_refused(folder: Path, capsys: pytest.
 
 
 def test_the_place_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("gpu_ami.pipeline.running_local_place", lambda _home: Place("local", "eu-central-1"))
+    monkeypatch.setattr(provider(), "running", lambda: Place("local", "eu-central-1"))
     assert verify("out/demo", "--key", "release.key.pub") == 6
     assert "REFUSED: other-region" in capsys.readouterr().out
 

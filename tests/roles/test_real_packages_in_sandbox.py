@@ -21,6 +21,7 @@ from gpu_ami.files import home_dir
 from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables, make_plan
 from gpu_ami.process import run
 from gpu_ami.progress import Progress
+from gpu_ami.region import SessionRequest
 from gpu_ami.report import HostReport, Report, certificate
 from gpu_ami.validate import Proof, host_proof
 from localregion import region
@@ -172,7 +173,7 @@ def booted(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Report:
     left_out = _NOT_OF_A_SANDBOX + (() if "cloudwatch_agent" in image.plan.document["roles"] else _OF_THE_AGENT)
     expression = " and ".join(f"not {name}" for name in left_out)
     asked = pipeline.ProofOptions(["g5.12xlarge"], [checks], ("-k", expression), ())
-    with pipeline.open_session(None, Progress(mode="plain")) as session:
+    with pipeline.open_session(SessionRequest(), Progress(mode="plain")) as session:
         return pipeline.validate_stage(image.plan, ami, image.out, session, asked)
 
 

@@ -17,11 +17,11 @@ import boto3
 import pytest
 
 from gpu_ami.cloud.place import Place
-from gpu_ami.commands.region import ssh_command
 from gpu_ami.files import home_dir, read_json
 from gpu_ami.process import ProcessIdentity
 from gpu_ami.progress import Progress
 from localregion import region
+from localregion.commands.region import ssh_command
 from localregion.images import source_ami
 
 pytestmark = pytest.mark.machine

@@ -12,11 +12,12 @@ import pytest
 from gpu_ami import pipeline
 from gpu_ami.build import image
 from gpu_ami.cloud.place import Place
-from gpu_ami.commands import region as command
 from gpu_ami.errors import UsageError
 from gpu_ami.plan.document import Plan, digest_of
 from gpu_ami.progress import Progress
+from gpu_ami.region import SessionRequest
 from localregion import region
+from localregion.commands import region as command
 from localregion.images import source_ami
 from localregion.mirror import mirror
 
@@ -58,7 +59,10 @@ def test_plans_packages_are_there_before_it_is_built(
     monkeypatch.setattr(image, "build_image", _stop)
     monkeypatch.setattr(Plan, "write", lambda *_: None)
     agent = tmp_path / "agent.deb"
-    with pytest.raises(RuntimeError, match="building"), pipeline.open_session(None, QUIET, agent) as session:
+    with (
+        pytest.raises(RuntimeError, match="building"),
+        pipeline.open_session(SessionRequest(agent_package=agent), QUIET) as session,
+    ):
         pipeline.build_stage(Plan(DOCUMENT | {"digest": "sha256:0"}), tmp_path, session, fresh=True)
     asked = [one for one in done if one[0] == "mirror"]
     assert asked == [("mirror", None, agent), ("mirror", DOCUMENT | {"digest": "sha256:0"}, agent)]
@@ -76,14 +80,14 @@ def test_conditions_reach_the_region_and_have_no_meaning_on_aws(
         return place
 
     monkeypatch.setattr(region, "up", up)
-    with pipeline.open_session(None, QUIET, conditions="aws-like:7") as session:
+    with pipeline.open_session(SessionRequest(conditions="aws-like:7"), QUIET) as session:
         assert session.place == place
     assert asked == ["aws-like:7"]
     where = tmp_path / "aws.yml"
     where.write_text("region: us-east-1\n")
     with (
         pytest.raises(UsageError, match="--conditions are of the local region"),
-        pipeline.open_session(where, QUIET, conditions="aws-like"),
+        pipeline.open_session(SessionRequest(where, conditions="aws-like"), QUIET),
     ):
         pass
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.errors import GpuAmiError, UsageError
 from gpu_ami.plan import Plan, make_plan
-from gpu_ami.rehearsal import results
-from gpu_ami.rehearsal.results import LEFT_OUT, NO_BASE_IMAGE, Rehearsal
 from localregion.images import source_ami
+from localregion.rehearsal import results
+from localregion.rehearsal.results import LEFT_OUT, NO_BASE_IMAGE, Rehearsal
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Place

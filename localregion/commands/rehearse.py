@@ -12,7 +12,7 @@ from gpu_ami.errors import UsageError
 if TYPE_CHECKING:
     from gpu_ami.cloud import Place
     from gpu_ami.progress import Progress
-    from gpu_ami.rehearsal import Candidate, Options, Rehearsal
+    from localregion.rehearsal import Candidate, Options, Rehearsal
 
 _EPILOG = """\
 Builds each recipe in a sandbox of this host (root), checks the files of its image (tier T0), removes the image, and
@@ -86,8 +86,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     from gpu_ami.files import home_dir
     from gpu_ami.recipes import all_recipes, find_recipe
-    from gpu_ami.rehearsal import Options, results, worst_exit_code
     from localregion import region
+    from localregion.rehearsal import Options, results, worst_exit_code
 
     if args.minutes and not (args.sample or args.since):
         raise UsageError("--minutes is of --sample and --since", hint="name the recipes to rehearse fewer of them")
@@ -104,7 +104,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _selected(recipes: list[Path], place: Place, args: argparse.Namespace, progress: Progress) -> list[Candidate]:
     """A candidate for each recipe, in the order in which they are begun."""
-    from gpu_ami.rehearsal import candidates, selection
+    from localregion.rehearsal import candidates, selection
 
     found = candidates.find(recipes, args.out, place)
     sample, booted = selection.Sample(frozenset()), {candidate.image for candidate in found} if args.boot else set()
@@ -142,14 +142,15 @@ def _rehearse(
     from gpu_ami import pipeline
     from gpu_ami.errors import counted
     from gpu_ami.files import home_dir
-    from gpu_ami.rehearsal import rehearse
+    from gpu_ami.region import SANDBOX, SessionRequest
+    from localregion.rehearsal import rehearse
 
     waiting = [candidate for candidate in found if not candidate.is_settled]
     if not waiting:
         return [candidate.row for candidate in found]
     boot = any(candidate.row.instance_type for candidate in waiting)
     jobs = args.jobs or rehearse.width(home_dir(), boot=boot)
-    with pipeline.open_session(None, progress, builder="sandbox") as session:
+    with pipeline.open_session(SessionRequest(builder=SANDBOX), progress) as session:
         progress.note(f"{counted(len(waiting), 'recipe')} to rehearse, {jobs} at a time")
         rows = rehearse.run(waiting, session, options, jobs)
     rehearsed = {row.image: row for row in rows}

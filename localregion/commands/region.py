@@ -136,13 +136,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.files import home_dir
     from gpu_ami.plan import Plan
-    from localregion import region
+    from localregion import entry, region
     from localregion.images import source_ami
     from localregion.mirror import mirror
 
     plans = [Plan.load(path).document for path in args.plan]
     for planned in [*plans, None]:
         mirror.ensure(home_dir(), plan=planned, progress=progress)
+    entry.require_extra()
     place = region.up(embedded=False, progress=progress, conditions=args.conditions)
     for plan in plans:
         region.publish_source_ami(plan, progress=progress)

@@ -11,13 +11,13 @@ import pytest
 
 from gpu_ami.cloud import Place
 from gpu_ami.plan import render_lock, write_lock
-from gpu_ami.rehearsal import candidates, selection
-from gpu_ami.rehearsal.candidates import Candidate
-from gpu_ami.rehearsal.selection import Sample
 from localregion.images import Base
+from localregion.rehearsal import candidates, selection
+from localregion.rehearsal.candidates import Candidate
+from localregion.rehearsal.selection import Sample
 
 PLACE = Place(name="local", region="us-east-1", simulated=True, sandbox_builder=True)
-RECIPES = Path(__file__).parents[2] / "variables" / "recipes"
+RECIPES = Path(__file__).parents[3] / "variables" / "recipes"
 SEEDS = [f"commit {number}" for number in range(200)]
 
 

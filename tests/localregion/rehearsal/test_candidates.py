@@ -12,12 +12,12 @@ import pytest
 from gpu_ami.build import layering
 from gpu_ami.cloud import Place
 from gpu_ami.plan import Plan, make_plan
-from gpu_ami.rehearsal import candidates
-from gpu_ami.rehearsal.candidates import Candidate
 from localregion.images import Base, rootfs_layers, source_ami
+from localregion.rehearsal import candidates
+from localregion.rehearsal.candidates import Candidate
 
 PLACE = Place(name="local", region="us-east-1", simulated=True, sandbox_builder=True)
-RECIPES = Path(__file__).parents[2] / "variables" / "recipes"
+RECIPES = Path(__file__).parents[3] / "variables" / "recipes"
 
 
 def find(out: Path, *recipes: Path, boot: bool = False, fresh: bool = False) -> list[Candidate]:

@@ -13,7 +13,8 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.recipes import all_recipes
-from gpu_ami.rehearsal import Candidate, Options, Rehearsal, candidates, rehearse, selection
+from gpu_ami.region import SessionRequest
+from localregion.rehearsal import Candidate, Options, Rehearsal, candidates, rehearse, selection
 from tests.json_documents import valid
 
 
@@ -43,8 +44,8 @@ class Run:
         return replace(candidate, row=replace(candidate.row, instance_type="g5.12xlarge" if boot else ""))
 
     @contextlib.contextmanager
-    def open_session(self, where: Path | None, _progress: Any, *, builder: str) -> Iterator[str]:
-        assert (where, builder) == (None, "sandbox")
+    def open_session(self, request: SessionRequest, _progress: Any) -> Iterator[str]:
+        assert request == SessionRequest(builder="sandbox")
         yield "session"
 
     def run(self, waiting: Sequence[Candidate], _session: str, options: Options, jobs: int) -> list[Rehearsal]:

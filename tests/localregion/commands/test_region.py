@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import runs
-from gpu_ami.commands import region as command
 from gpu_ami.errors import UsageError
 from gpu_ami.progress import Progress
+from gpu_ami.region import provider
 from localregion import region
+from localregion.commands import json_types
+from localregion.commands import region as command
 
 UP: dict[str, Any] = {
     "up": True,
@@ -146,3 +148,7 @@ def test_prune_refuses_what_is_no_number(words: list[str], message: str, capsys:
 def test_prune_refuses_a_folder_that_is_not_there(home: Path) -> None:
     with pytest.raises(UsageError, match="--refer nowhere: not a folder"):
         execute("prune", "--refer", "nowhere")
+
+
+def test_each_command_of_the_region_has_the_type_of_its_json() -> None:
+    assert set(json_types.RESULTS) == set(provider().commands) == {"region", "rehearse"}

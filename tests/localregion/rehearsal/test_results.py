@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import BuildError, CloudError, UsageError
-from gpu_ami.rehearsal import results
-from gpu_ami.rehearsal.results import NO_BASE_IMAGE, Rehearsal, worst_exit_code
 from gpu_ami.report.document import HostReport
 from gpu_ami.report.left_out import EXIT_CODE, LeftOut, Part
+from localregion.rehearsal import results
+from localregion.rehearsal.results import NO_BASE_IMAGE, Rehearsal, worst_exit_code
 from tests.report.examples import a_host, a_report, offline
 from validator.results import Replica
 

@@ -18,19 +18,20 @@ import pytest
 from gpu_ami import pipeline, process
 from gpu_ami.cloud import Place, resources
 from gpu_ami.errors import BuildError, CloudError
-from gpu_ami.pipeline import Session
 from gpu_ami.progress import Progress
-from gpu_ami.rehearsal import candidates
-from gpu_ami.rehearsal import rehearse as rehearsing
-from gpu_ami.rehearsal.candidates import Candidate
-from gpu_ami.rehearsal.rehearse import Cancelled, Options, rehearse
-from gpu_ami.rehearsal.results import Rehearsal, load
+from gpu_ami.region import Session
 from localregion import space
+from localregion.rehearsal import candidates
+from localregion.rehearsal import rehearse as rehearsing
+from localregion.rehearsal.candidates import Candidate
+from localregion.rehearsal.rehearse import Cancelled, Options, rehearse
+from localregion.rehearsal.results import Rehearsal, load
+from tests.regions import NotingRegion
 from tests.report.examples import a_host, a_report, offline
 from validator.results import Replica
 
 PLACE = Place(name="local", region="us-east-1", simulated=True, sandbox_builder=True)
-RECIPES = Path(__file__).parents[2] / "variables" / "recipes"
+RECIPES = Path(__file__).parents[3] / "variables" / "recipes"
 
 
 class Region:
@@ -81,7 +82,7 @@ def region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Region]:
 def session(region: Region) -> Session:
     cloud: Any = None
     run: Any = SimpleNamespace(id="")
-    return Session(PLACE, cloud, run, Progress("quiet"), images=region.images)
+    return Session(PLACE, cloud, run, Progress("quiet"), NotingRegion(region.images))
 
 
 def candidate(tmp_path: Path, *, boot: bool = False) -> Candidate:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from gpu_ami.errors import UsageError
 from gpu_ami.plan import affected
 from gpu_ami.recipes import section
-from gpu_ami.rehearsal.candidates import region_files
 from localregion.architectures import ARCHITECTURES
 from localregion.images import source_ami
+from localregion.rehearsal.candidates import region_files
 
 if TYPE_CHECKING:
     from gpu_ami.recipes import ResolvedPlan
-    from gpu_ami.rehearsal.candidates import Candidate
+    from localregion.rehearsal.candidates import Candidate
 
 # Seconds that a rehearsal takes beside another one, on two cores (2026-11-25).
 _SECONDS = 90.0

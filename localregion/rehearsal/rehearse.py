@@ -18,17 +18,17 @@ from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.files import home_dir
 from gpu_ami.plan import Plan, cost, make_plan
 from gpu_ami.progress import Progress
-from gpu_ami.rehearsal import results
 from gpu_ami.report import document
 from gpu_ami.validate import cluster
 from localregion import mirror
+from localregion.rehearsal import results
 
 if TYPE_CHECKING:
     from gpu_ami.build import image as builds
-    from gpu_ami.pipeline import Session
-    from gpu_ami.rehearsal.candidates import Candidate
-    from gpu_ami.rehearsal.results import Rehearsal
+    from gpu_ami.region import Session
     from gpu_ami.report import Report
+    from localregion.rehearsal.candidates import Candidate
+    from localregion.rehearsal.results import Rehearsal
 
 
 import functools
@@ -40,13 +40,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.process import UnderWay
-from gpu_ami.rehearsal.selection import expected_seconds
 from localregion import space
+from localregion.rehearsal.selection import expected_seconds
 
 if TYPE_CHECKING:
-    from gpu_ami.pipeline import Session
-    from gpu_ami.rehearsal.candidates import Candidate
-    from gpu_ami.rehearsal.results import Rehearsal
+    from gpu_ami.region import Session
+    from localregion.rehearsal.candidates import Candidate
+    from localregion.rehearsal.results import Rehearsal
 
 LOG_FILE = "rehearsal.log"
 _REMOVED_SECONDS = 20.0
@@ -157,7 +157,7 @@ def _remove(made: builds.Build, session: Session) -> None:
         session.progress.note(f"{made.ami} was not removed: {error.message}")
         return
     deadline = time.monotonic() + _REMOVED_SECONDS
-    while session.images and (session.images / made.ami).exists() and time.monotonic() < deadline:
+    while session.region.images and (session.region.images / made.ami).exists() and time.monotonic() < deadline:
         time.sleep(0.1)
 
 

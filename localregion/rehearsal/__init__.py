@@ -6,8 +6,8 @@ rehearse             build, checks of the image's files, a machine, removal of t
 results              what a rehearsal found (rehearsal.json), and a run's results as text and Markdown
 """
 
-from gpu_ami.rehearsal.candidates import Candidate
-from gpu_ami.rehearsal.rehearse import Options
-from gpu_ami.rehearsal.results import Rehearsal, worst_exit_code
+from localregion.rehearsal.candidates import Candidate
+from localregion.rehearsal.rehearse import Options
+from localregion.rehearsal.results import Rehearsal, worst_exit_code
 
 __all__ = ["Candidate", "Options", "Rehearsal", "worst_exit_code"]
