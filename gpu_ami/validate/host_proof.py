@@ -17,7 +17,7 @@ from gpu_ami.cloud import runs
 from gpu_ami.errors import GpuAmiError, MachineError
 from gpu_ami.report import HostReport, Report
 from gpu_ami.validate import hosts
-from gpu_ami.validate.machines import restarts
+from gpu_ami.validate.machines import login, restarts
 from gpu_ami.validate.proof import IMAGE_FILES, Proof, assemble, check_files, check_machine, record_error
 from gpu_ami.validate.recorder import HostRecord, Recorder
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
@@ -68,7 +68,7 @@ def _reboot_host(proof: Proof, host: HostRecord, target: Target) -> None:
     known = {"key_file": target.key_file, "known_hosts": target.known_hosts, "agent": own, "search_keys": own}
     try:
         with proof.progress.stage(f"{restarts.REBOOT} {target.url}", host.report.name):
-            back = restarts.reboot_host(parse_url(target.url, **known), proof.cancelled, target.instance_type)
+            back = login.reboot_host(parse_url(target.url, **known), proof.cancelled, target.instance_type)
     except MachineError as error:
         host.report = host.report.with_checks(restarts.not_back(restarts.REBOOT, error))
         return

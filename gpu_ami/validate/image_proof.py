@@ -20,7 +20,7 @@ from gpu_ami.process import UnderWay
 from gpu_ami.report import HostReport, LaunchAttempt, Report
 from gpu_ami.validate import cluster, machine_group
 from gpu_ami.validate.clusters import Proven
-from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restarts
+from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restart, restarts
 from gpu_ami.validate.proof import (
     IMAGE_FILES,
     MachineLost,
@@ -304,7 +304,7 @@ def _prove_restart(proof: Proof, boot: Boot, host: HostRecord, machine: Machine,
     """One restart and the checks after it: the machine as it is then, None if it did not come back."""
     try:
         with proof.progress.stage(f"{how} {host.report.instance_type}", host.report.name):
-            after = restarts.restart(boot, machine, how)
+            after = restart(boot, machine, how)
     except GpuAmiError as error:
         if proof.cancelled.is_set():
             raise

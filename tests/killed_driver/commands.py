@@ -21,7 +21,7 @@ from gpu_ami import cli, cloud, pipeline
 from gpu_ami.cloud import Cloud, client, runs
 from gpu_ami.publish import execution, parameters, publication
 from gpu_ami.release import keys, verification, verification_place
-from gpu_ami.validate import proof
+from gpu_ami.validate import image_proof, proof
 from gpu_ami.validate.machines import machine, restarts
 from localregion.backends import instance_access_key
 from tests.killed_driver import SPEED
@@ -84,7 +84,7 @@ def script_machines() -> None:
         return HostResults(target.url, (a_check("several_nodes", tier="T4"),), facts=FACTS)
 
     machine.Boot.follow = follow  # type: ignore[method-assign]
-    restarts.restart = restart
+    image_proof.restart = restart
     proof.Proof.check = check  # type: ignore[method-assign]
     proof.Proof.run_checks = check_together  # type: ignore[method-assign]
 

@@ -66,7 +66,7 @@ def _ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
         boot.cloud.way_back = boot.cloud.way_back or ["new"]
         return real(boot, before, how)
 
-    monkeypatch.setattr(image_proof.restarts, "restart", once_more)
+    monkeypatch.setattr(image_proof, "restart", once_more)
 
 
 def distinct_boots(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,35 +1,19 @@
-"""The login after a boot: waits until SSH accepts it, and until cloud-init and systemd have settled."""
+"""The login after a boot: waits until SSH accepts it, and until cloud-init and systemd settled; orders a reboot."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpu_ami.errors import GpuAmiError, MachineError
-from validator.probes import PANIC
+from gpu_ami.errors import MachineError
+from gpu_ami.validate.machines.deadlines import deadlines
+from gpu_ami.validate.machines.restarts import ImageAtFault, LoginFailed, LoginSilent, NotRestarted
 
 if TYPE_CHECKING:
     from validator.transport import Connection, Target
-
-
-class LoginFailed(MachineError):
-    """No login before the deadline. The machine answered the last attempt: what it said is the reason."""
-
-
-class LoginSilent(LoginFailed):
-    """Nothing answered the last attempt: the way to the machine may be closed."""
-
-
-class ImageAtFault(MachineError):
-    """The image is the cause: its kernel panicked, or its host key changed. Other failures may be the cloud's."""
-
-
-def is_at_fault(error: GpuAmiError) -> bool:
-    """Whether an error shows a defect of the image: by its kind, or by a panic in the console that it quotes."""
-    return isinstance(error, ImageAtFault) or bool(PANIC.search(str(error)))
 
 
 LOOK_SECONDS = 5.0  # between two looks at console and state of a machine that does not answer
@@ -187,3 +171,46 @@ def record_host_key(target: Target, host_key: str) -> None:
     if known and (not known.exists() or line not in known.read_text(encoding="utf-8").splitlines()):
         with known.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
+
+
+_ORDER = 'if [ "$(id -u)" = 0 ]; then systemctl reboot; else sudo -n systemctl reboot; fi'
+
+
+def reboot_host(
+    target: Target, cancelled: threading.Event, instance_type: str = ""
+) -> tuple[dict[str, float], str, str]:
+    """Reboots a machine that gpu-ami did not launch: stages of its next boot, and boot ids before and after."""
+    name = target.name
+    started = time.monotonic()
+    before, host_key = order_reboot(target, name)
+    deadline = time.monotonic() + deadlines(instance_type).boot_seconds
+    stages: dict[str, float] = {}
+
+    def mark(stage: str) -> None:
+        stages[stage] = round(time.monotonic() - started, 1)
+
+    pinned = replace(target, host_key=host_key)
+    connection, boot_id = reach(pinned, deadline, cancelled, name, before, lambda: None)
+    with connection:
+        mark("ssh")
+        settle(connection, name, (SYSTEMD,), deadline, cancelled, mark)
+    return stages, before, boot_id
+
+
+def order_reboot(target: Target, name: str) -> tuple[str, str]:
+    """Runs `systemctl reboot` on the guest; returns the boot id before it, and the host key."""
+    from validator.transport import errors, ssh
+
+    try:
+        with ssh.connect(target) as connection:
+            boot_id = connection.run("cat /proc/sys/kernel/random/boot_id", timeout=30).text.strip()
+            try:
+                done = connection.run(_ORDER, timeout=60)
+            except errors.ConnectionDropped:  # it goes down faster than it answers
+                return boot_id, connection.host_key
+            if done.rc != 0:
+                output = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()[-5:]
+                raise NotRestarted(f"{name} refused to reboot: systemctl ended with {done.rc}", details=output)
+            return boot_id, connection.host_key
+    except errors.SshError as error:
+        raise NotRestarted(f"{name} could not be told to reboot: {error}") from error

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,14 +23,13 @@ from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.login import (
     CLOUD_INIT,
     SYSTEMD,
-    ImageAtFault,
-    LoginFailed,
-    LoginSilent,
     Settling,
+    order_reboot,
     reach,
     record_host_key,
     settle,
 )
+from gpu_ami.validate.machines.restarts import REBOOT, ImageAtFault, LoginFailed, LoginSilent
 from validator.probes import troubles
 
 if TYPE_CHECKING:
@@ -231,6 +230,30 @@ class Boot:
             said = console.login_hint(text, self.user) if isinstance(error, LoginFailed) else ""
             hint = said or error.hint or "evidence/ has the whole console"
             raise type(error)(error.message, details=details, hint=hint) from error
+
+
+def restart(boot: Boot, machine: Machine, how: str) -> Machine:
+    """Restarts one of our own instances and waits for its next boot; its stages are timed from the order.
+
+    NotRestarted, MachineError (it did not come back), CapacityError (nowhere to start again), CloudError.
+    """
+    panics = boot.panics(machine)
+    within = deadlines(machine.instance_type, boot.cloud.place)
+    seconds = within.boot_seconds
+    started = time.monotonic()
+    after = replace(machine, stages={})
+    with boot.console_on_error(after):
+        if how == REBOOT:
+            order_reboot(boot.target(machine), machine.instance_id)
+        else:
+            boot.cloud.stop(machine.instance_id)
+            boot.cloud.wait_for_state(machine.instance_id, "stopped", within.stop_seconds, boot.cancelled.is_set)
+            boot.mark(after, "stopped", started)
+            boot.cloud.start(machine.instance_id)
+            boot.running(after, seconds, started)
+        # What a boot needs does not depend on how long the one before it took to end.
+        boot.arrive(after, time.monotonic() + seconds, started, (SYSTEMD,), panics)
+    return after
 
 
 def require_interface(interface: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_ami.errors import CapacityError, MachineError
 from gpu_ami.validate.machines import login
-from gpu_ami.validate.machines.login import ImageAtFault, is_at_fault
+from gpu_ami.validate.machines.restarts import ImageAtFault, is_at_fault
 from tests.validate.conftest import PANIC, World
 from validator.transport.ssh import CommandExpired, ConnectionDropped, Finished
 

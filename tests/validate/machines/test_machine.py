@@ -13,8 +13,8 @@ import pytest
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate.machines import machine
-from gpu_ami.validate.machines.login import is_at_fault
 from gpu_ami.validate.machines.machine import Boot
+from gpu_ami.validate.machines.restarts import is_at_fault
 from tests.validate.conftest import World, a_boot, a_machine
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.report.document import COMES_BACK
-from gpu_ami.validate.machines import restarts
+from gpu_ami.validate.machines import restart, restarts
 from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, STOP_START
 from tests.validate.conftest import PANIC, World, a_boot, a_machine
 from validator.results import Hop
@@ -34,7 +34,7 @@ def test_what_may_not(text: str) -> None:
 def test_reboot_is_seen_by_another_boot_id(world: World, order: tuple[int, str] | None) -> None:
     world.order = order
     world.way_back = ["old", "old", "refused", "new"]
-    after = restarts.restart(a_boot(world), a_machine(), REBOOT)
+    after = restart(a_boot(world), a_machine(), REBOOT)
     assert (after.boot_id, list(after.stages)) == ("boot-new", ["ssh", "systemd"])
     assert [target.host_key for target in world.targets] == ["ssh-ed25519 AAAAfirst"] * 5  # the order, then four looks
     told = restarts.came_back(REBOOT, {"ssh": 80.0, "systemd": 92.5}, "boot-old", after.boot_id, after.url)
@@ -44,7 +44,7 @@ def test_reboot_is_seen_by_another_boot_id(world: World, order: tuple[int, str] 
 
 def test_stop_and_start_may_lead_to_another_address(world: World) -> None:
     world.way_back = ["refused", "new"]
-    after = restarts.restart(a_boot(world), a_machine(), STOP_START)
+    after = restart(a_boot(world), a_machine(), STOP_START)
     assert world.calls == ["stop", "stopped", "start", "running"]
     assert (after.url, after.boot_id) == ("ssh://admin@192.0.2.2:22", "boot-new")
     assert list(after.stages) == ["stopped", "running", "ssh", "systemd"]
@@ -55,11 +55,11 @@ def test_key_is_written_down_where_it_was_seen(world: World, tmp_path: Path) -> 
     known = tmp_path / "known_hosts"
     known.write_text("192.0.2.1 ssh-ed25519 AAAAfirst\n")
     world.way_back = ["new"]
-    restarts.restart(a_boot(world), a_machine(known), STOP_START)
+    restart(a_boot(world), a_machine(known), STOP_START)
     wanted = "192.0.2.1 ssh-ed25519 AAAAfirst\n192.0.2.2 ssh-ed25519 AAAAfirst\n"
     assert known.read_text() == wanted
     world.restarted, world.way_back = False, ["new"]
-    restarts.restart(a_boot(world), a_machine(known), REBOOT)
+    restart(a_boot(world), a_machine(known), REBOOT)
     assert known.read_text() == wanted  # once
 
 
@@ -133,11 +133,11 @@ def test_who_is_to_blame(
     monkeypatch.setitem(world.place.deadlines, "boot_seconds", seconds)
     broken(world)
     with pytest.raises(GpuAmiError) as caught:
-        restarts.restart(a_boot(world), a_machine(), how)
+        restart(a_boot(world), a_machine(), how)
     told = restarts.not_back(how, caught.value)
     assert (told.verdict, message in told.message) == (verdict, True), told
 
 
 def test_panic_of_the_boot_before_is_not_this_ones(world: World) -> None:
     world.console_text += PANIC
-    assert restarts.restart(a_boot(world), a_machine(), REBOOT).boot_id == "boot-new"
+    assert restart(a_boot(world), a_machine(), REBOOT).boot_id == "boot-new"
