@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
-from gpu_ami.errors import UsageError, counted
-from validator import tiers
+from gpu_ami.errors import UsageError
+from validator import tiers, tried_on
 
 if TYPE_CHECKING:
     from gpu_ami.progress import Progress
@@ -49,19 +49,34 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         hint = f"roles with checks: {', '.join(roles)}"
         raise UsageError(f"no check of role {args.role!r}{did_you_mean(args.role, roles)}", hint=hint)
     chosen = [record for record in records if args.tier in (None, record.tier) and args.role in (None, record.role)]
-    rows = [{"id": record.id, "role": record.role, "tier": record.tier, "promise": record.promise} for record in chosen]
+    rows = [
+        {
+            "id": record.id,
+            "role": record.role,
+            "tier": record.tier,
+            "promise": record.promise,
+            "tried_on": kind,
+            "tried_with": list(tried),
+        }
+        for record in chosen
+        for kind, tried in [tried_on.tried_with(record.id)]
+    ]
     return Outcome(text(chosen), rows)
 
 
 def text(records: Sequence[CheckRecord]) -> str:
-    """A line of tier and id for each check, and below it the promise."""
+    """A line of tier and id for each check, below it the promise, and what its judgement was tried on."""
     lines = []
     for record in records:
+        kind, tried = tried_on.tried_with(record.id)
+        shown = f"{', '.join(tried[:3])}{f' and {len(tried) - 3} more' if len(tried) > 3 else ''}"
         lines += [
             f"{record.tier}  {record.id}",
             *textwrap.wrap(record.promise, 110, initial_indent=" " * 6, subsequent_indent=" " * 6),
         ]
-    return "\n".join([*lines, counted(len(records), "check")])
+        if kind != tried_on.OWN:
+            lines.append(f"      tried on {kind}: {shown}" if tried else "      tried on replicas alone")
+    return "\n".join([*lines, tried_on.summary(record.id for record in records)])
 
 
 def list_checks(folders: Sequence[Path] = ()) -> list[CheckRecord]:

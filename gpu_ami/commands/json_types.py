@@ -233,6 +233,8 @@ class CheckSummary(TypedDict):
     role: str
     tier: Annotated[str, tuple(tier.name for tier in tiers.TIERS)]
     promise: str
+    tried_on: Literal["hardware", "transcript", "replica", "own"]
+    tried_with: list[str]
 
 
 class PlanChange(TypedDict):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -32,7 +32,7 @@ from gpu_ami.report.document import (
     Stage,
     TierResult,
 )
-from validator import results
+from validator import results, tried_on
 from validator.results import CarriedOver, CheckRecord, InvalidRecord, Verdict, WaiverState
 from validator.tiers import NODE
 
@@ -124,7 +124,10 @@ class CertifiedHost:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The statement. report_sha256: of the report's canonical JSON, which binds the statement to it."""
+    """The statement. report_sha256: of the report's canonical JSON, which binds the statement to it.
+
+    tried_on: the checks with a verdict by what their judgement was tried on (validator.tried_on).
+    """
 
     verdict: Verdict
     level: str
@@ -147,6 +150,7 @@ class Certificate:
     cost_usd: float | None = None
     price_basis: str = ""
     log_groups: str = ""
+    tried_on: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def is_issued(self) -> bool:
@@ -234,7 +238,14 @@ def certify(
         cost_usd=None if report.cost_usd is None else round(report.cost_usd, 2),
         price_basis=report.price_basis,
         log_groups=report.log_groups,
+        tried_on=tried_on.by_kind(_decided(report)),
     )
+
+
+def _decided(report: Report) -> Iterator[str]:
+    """Checks that said something of the image."""
+    for host in report.hosts:
+        yield from (check.id for check in host.checks if check.verdict != UNPROVEN)
 
 
 def _replicas(report: Report) -> list[str]:
@@ -378,6 +389,8 @@ def markdown(certificate: Certificate) -> str:
         title=_TITLES[certificate.level],
         replicas=replica_count(certificate.replicas),
         marks=_MARKS,
+        tried_on=lambda check: tried_on.tried_with(check.id)[0],
+        tried_summary=tried_on.summary(name for names in certificate.tried_on.values() for name in names),
         red=("FAIL", "FLAKY", "ERROR"),
         json=lambda value: json.dumps(value, ensure_ascii=False, indent=1, default=str),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,7 @@ def test_ids_are_those_of_the_report(capsys: pytest.CaptureFixture[str], tmp_pat
     listed = {row["id"]: row for row in rows(capsys, "--checks", str(tmp_path))}
     assert "xid::test_real_fault_arrives" in listed, "also what only --provoke-xid runs"
     ours = {"id": "test_ours::test_it", "role": "test_ours", "tier": "T1", "promise": "Ours runs."}
+    ours |= {"tried_on": "own", "tried_with": []}
     assert listed["test_ours::test_it"] == ours
     assert all(row["promise"] and row["tier"] in ("T0", "T1", "T2", "T3", "TN", "T4") for row in listed.values())
     assert len(listed) > 100
@@ -111,7 +113,8 @@ def test_text_has_id_and_promise(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["checks", "--role", "kernel"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("T") and "kernel::test_" in lines[0] and lines[1].startswith("      ")
-    assert lines[-1].endswith(" checks")
+    assert lines[2].startswith("      tried on ")
+    assert re.fullmatch(r"\d+ checks: \d+ hardware, \d+ transcripts, \d+ replicas alone", lines[-1])
 
 
 @pytest.mark.slow

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import yaml
 
 from gpu_ami.events.reader import parser_module
 from onhost import diagnose
+from validator import tried_on
 from validator.transport import transcript, transcript_values
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,3 +112,42 @@ def test_verdicts_are_those_of_the_tables(tmp_path: Path, update_golden: bool, m
             if expected.get(key) != found.get(key)
         ]
     assert wrong == []
+
+
+def tried(ids: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """What tried_on.json has: from the recorded runs on real GPUs, and from the tables of the transcripts."""
+    hardware: dict[str, list[str]] = {}
+    for run in yaml.safe_load((ROOT / "bench" / "hardware_runs.yml").read_text(encoding="utf-8")):
+        for name in ids:
+            if name.partition("::")[0] in run["checks"] and name not in run["left_out"]:
+                hardware.setdefault(name, []).append(f"{run['gpu']}, {run['date']}")
+    transcripts: dict[str, list[str]] = {}
+    for folder in FOLDERS:
+        table = yaml.safe_load((folder / "expected.yml").read_text(encoding="utf-8"))
+        for name in table["sourced"]:
+            transcripts.setdefault(name, []).append(folder.name)
+    return {"hardware": dict(sorted(hardware.items())), "transcript": dict(sorted(transcripts.items()))}
+
+
+def test_what_each_check_was_tried_on_is_generated(update_golden: bool) -> None:
+    ids = [
+        f"{path.stem}::{name}"
+        for path in sorted((ROOT / "validator" / "checks").glob("*.py"))
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    found = tried(ids)
+    if update_golden:
+        tried_on.FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    assert json.loads(tried_on.FILE.read_text(encoding="utf-8")) == found
+    unknown = {name.partition("[")[0] for table in found.values() for name in table} - set(ids)
+    assert unknown == set()
+
+
+def test_kinds_are_counted_once_and_without_restarts() -> None:
+    hardware, transcribed = "compute::test_cuda_starts", "efa::test_installer_is_the_planned_one"
+    assert tried_on.tried_with(f"{hardware}@reboot")[0] == "hardware"
+    assert tried_on.tried_with(transcribed) == ("transcript", ("dlami", "efa-1.43", "efa-1.50"))
+    assert tried_on.tried_with("drain_hook::test_x") == ("replica", ())
+    counted = tried_on.summary([hardware, f"{hardware}@reboot", transcribed, "drain_hook::test_x"])
+    assert counted == "3 checks: 1 hardware, 1 transcripts, 1 replicas alone"
+    assert tried_on.summary(["mine::test_x"]) == "1 check: 0 hardware, 0 transcripts, 0 replicas alone, 1 of your own"
