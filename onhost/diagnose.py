@@ -5,6 +5,7 @@ Reads and changes nothing; --compute also computes on every GPU, beside its jobs
 not answer is named and ends nothing.
 Exit codes: 0 nothing asks for an action; 1 something does; 2 wrong arguments, or the bundle cannot be written;
 3 nothing that was read asks for an action, but a probe did not answer.
+--health prints one line for a scheduler: 0 healthy, 1 drain, 3 unknown (docs/diagnose.md).
 """
 
 import argparse
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from xml.etree import ElementTree
 
@@ -28,7 +30,10 @@ try:
     # Beside this program on an image; remote.python() sends it along.
     from hwevents import readings  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
-    from onhost import readings
+    try:
+        from onhost import readings
+    except ImportError:
+        readings = None  # type: ignore[assignment, unused-ignore]
 
 SCHEMA = "gpu-ami/diagnosis/1"
 SECONDS = 20.0  # of one probe
@@ -46,6 +51,9 @@ _NO_ACTION = ("none", "monitor", "restart_application")
 _SUPPORT = "Open a case with AWS Support with the instance ID and the bundle (gpu-ami-diagnose --bundle FILE.tar.gz)"
 _DO = {
     "schedule_reboot": "Let the jobs on this GPU finish and reboot the instance; the repair takes effect then",
+    "stop_start": "Stop and start the instance, so that EC2 moves it to another host; a reboot stays on the faulty one",
+    "driver": "Compare /proc/driver/nvidia/version, `modinfo -F version nvidia` and `nvidia-smi`: install module and "
+    "libraries of one version, and reboot so that the module is loaded",
     "isolate": "Take the instance out of service: stop and start it, so that EC2 moves it to another host. " + _SUPPORT,
     "drain": "Stop peer-to-peer jobs on this GPU and start no new job on it",
     "reboot": "Stop the jobs on this GPU and reboot the instance; stop and start it if this comes back",
@@ -81,11 +89,15 @@ class Finding(NamedTuple):
 
 
 class Unanswered(Exception):
-    """status: `missing` (not installed), `absent` (the machine has no such device), `failed` or `timeout`."""
+    """status: `missing` (not installed), `absent` (the machine has no such device), `failed` or `timeout`.
 
-    def __init__(self, status: str, why: str) -> None:
+    findings: what the failure itself says of the machine.
+    """
+
+    def __init__(self, status: str, why: str, findings: Sequence["Finding"] = ()) -> None:
         super().__init__(why)
         self.status = status
+        self.findings = findings
 
 
 class Machine:
@@ -164,10 +176,7 @@ def remapped_rows(machine: Machine) -> Tuple[Any, List[Finding]]:
 
 def gpus(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Identity, ECC errors, reasons of lower clocks and recovery action of each GPU."""
-    try:
-        document = ElementTree.fromstring(machine.run("nvidia-smi", "-q", "-x"))
-    except ElementTree.ParseError as error:
-        raise Unanswered("failed", "nvidia-smi -q -x: no XML: %s" % error) from None
+    document = _nvidia_smi(machine)
     driver = document.findtext("driver_version", "")
     rows, findings = [], []  # type: List[Record], List[Finding]
     for gpu in document.iter("gpu"):
@@ -180,8 +189,250 @@ def gpus(machine: Machine) -> Tuple[Any, List[Finding]]:
         rows.append(row)
         findings += _gpu_findings(row, gpu)
     if not rows:
-        raise Unanswered("failed", "nvidia-smi -q -x names no GPU")
-    return rows, findings
+        raise Unanswered("failed", "nvidia-smi -q -x names no GPU", _total_failure("No devices were found"))
+    attached = document.findtext("attached_gpus", "")
+    if attached.isdigit() and int(attached) != len(rows):
+        text = "nvidia-smi counts %s GPUs and shows %d" % (attached, len(rows))
+        findings.append(_finding("action", "GPUs", text, "stop_start"))
+    return rows, findings + _not_listed(machine, [row["pci"] for row in rows])
+
+
+def _nvidia_smi(machine: Machine) -> ElementTree.Element:
+    """The document of nvidia-smi -q -x. Unanswered, with a finding, for what it says when it can read no GPU."""
+    words = ("nvidia-smi", "-q", "-x")
+    status, out, err = execute(words, machine.seconds)
+    printed = (out + b"\n" + err).decode("utf-8", "replace").strip()
+    if status in (NOT_INSTALLED, TIMED_OUT):
+        machine.run(*words)  # raises
+    try:
+        return ElementTree.fromstring(out.decode("utf-8", "replace"))
+    except ElementTree.ParseError as error:
+        first = printed.partition("\n")[0]
+        why = "exit status %d: %s" % (status, first or "no output") if status else "no XML: %s: %s" % (error, first)
+        raise Unanswered("failed", "nvidia-smi -q -x: " + why, _total_failure(printed)) from None
+
+
+# What nvidia-smi says when it can read no GPU, or not all: pattern → (kind, what it means, what to do).
+_TOTAL_FAILURES = (
+    (r"[Dd]river/library version mismatch", "driver",
+     "the loaded kernel module and the driver's libraries have different versions",
+     "Reboot the instance so that the installed module is loaded. If it comes back, install module and libraries of "
+     "one version (`modinfo -F version nvidia`; `ldconfig -p | grep libnvidia-ml`)"),
+    (r"couldn't communicate with the NVIDIA driver|could not communicate with the NVIDIA driver", "driver",
+     "the kernel module nvidia is not loaded",
+     "Look why with `modprobe nvidia` and `dmesg | grep -iE 'nvidia|NVRM'`; after a kernel update build it for this "
+     "kernel (`dkms status`, kernel headers), then reboot"),
+    (r"No devices were found", "stop_start",
+     "the driver is loaded and can use no GPU",
+     "Read `dmesg | grep NVRM`: where it says `requires use of the NVIDIA open kernel modules`, install those. "
+     "Otherwise stop and start the instance, so that EC2 moves it to another host"),
+    (r"Unable to determine the device handle|GPU is lost|has fallen off the bus", "stop_start",
+     "a GPU is lost",
+     "Stop and start the instance, so that EC2 moves it to another host; a reboot stays on the faulty one"),
+    (r"Insufficient [Pp]ermissions|NVML: Unknown Error", "driver",
+     "NVML may not open the device nodes of the GPUs",
+     "Look at `ls -l /dev/nvidia*`; restart a container (after `systemctl daemon-reload` it lost its devices), else "
+     "run `nvidia-modprobe -c 0 -u`"),
+    (r"Failed to initialize NVML|NVIDIA-SMI has failed", "driver",
+     "NVML cannot be initialised",
+     "Look at `dmesg | grep -iE 'nvidia|NVRM'` and `ldconfig -p | grep libnvidia-ml`, and reboot"),
+)  # fmt: skip
+
+
+def _total_failure(printed: str) -> List[Finding]:
+    for pattern, kind, what, do in _TOTAL_FAILURES:
+        match = re.search(r"[^\n]*(?:%s)[^\n]*" % pattern, printed)
+        if match:
+            return [Finding("action", "NVIDIA driver", "%s: %s" % (what, match.group().strip()[:200]), kind, do)]
+    return []
+
+
+def _not_listed(machine: Machine, listed: Sequence[str]) -> List[Finding]:
+    """GPUs on the PCI bus that nvidia-smi does not list."""
+    known = {_address(pci) for pci in listed}
+    missing = [pci for pci in pci_gpus(machine) if _address(pci) not in known]
+    return [
+        _finding("action", "GPU " + pci, "it is on the PCI bus, and nvidia-smi does not list it", "stop_start")
+        for pci in missing
+    ]
+
+
+def _address(pci: str) -> str:
+    """00000000:10:1C.0 and 0000:10:1c.0 are the same."""
+    domain, _, rest = pci.lower().partition(":")
+    return "%04x:%s" % (int(domain, 16), rest) if re.match(r"[0-9a-f]{4,8}$", domain) else pci.lower()
+
+
+def pci_gpus(machine: Machine) -> List[str]:
+    """Addresses of NVIDIA's GPUs on the PCI bus; empty where the bus shows none."""
+    base, found = "/sys/bus/pci/devices", []
+    for name in sorted(os.listdir(machine.root + base)) if os.path.isdir(machine.root + base) else []:
+        vendor, kind = (_text_or_none(machine, "%s/%s/%s" % (base, name, file)) or "" for file in ("vendor", "class"))
+        if vendor.strip() == "0x10de" and kind.strip()[:6] in ("0x0300", "0x0302"):
+            found.append(name)
+    return found
+
+
+# GPUs that EC2 promises of each instance type (variables/facts/instance_types.yml).
+_PROMISED = {
+    "p2.xlarge": 1, "p2.8xlarge": 8, "p2.16xlarge": 16, "p3.2xlarge": 1, "p3.8xlarge": 4, "p3.16xlarge": 8,
+    "p3dn.24xlarge": 8, "p4d.24xlarge": 8, "p4de.24xlarge": 8, "p5.4xlarge": 1, "p5.48xlarge": 8, "p5e.48xlarge":
+    8, "p5en.48xlarge": 8, "p6-b200.48xlarge": 8, "p6-b300.48xlarge": 8, "p6e-gb200.36xlarge": 4, "g2.2xlarge": 1,
+    "g2.8xlarge": 4, "g3.4xlarge": 1, "g3.8xlarge": 2, "g3.16xlarge": 4, "g3s.xlarge": 1, "g4dn.xlarge": 1,
+    "g4dn.2xlarge": 1, "g4dn.4xlarge": 1, "g4dn.8xlarge": 1, "g4dn.12xlarge": 4, "g4dn.16xlarge": 1, "g4dn.metal":
+    8, "g5.xlarge": 1, "g5.2xlarge": 1, "g5.4xlarge": 1, "g5.8xlarge": 1, "g5.12xlarge": 4, "g5.16xlarge": 1,
+    "g5.24xlarge": 4, "g5.48xlarge": 8, "g5g.xlarge": 1, "g5g.2xlarge": 1, "g5g.4xlarge": 1, "g5g.8xlarge": 1,
+    "g5g.16xlarge": 2, "g5g.metal": 2, "g6.xlarge": 1, "g6.2xlarge": 1, "g6.4xlarge": 1, "g6.8xlarge": 1,
+    "g6.12xlarge": 4, "g6.16xlarge": 1, "g6.24xlarge": 4, "g6.48xlarge": 8, "g6e.xlarge": 1, "g6e.2xlarge": 1,
+    "g6e.4xlarge": 1, "g6e.8xlarge": 1, "g6e.12xlarge": 4, "g6e.16xlarge": 1, "g6e.24xlarge": 4, "g6e.48xlarge":
+    8, "gr6.4xlarge": 1, "gr6.8xlarge": 1, "g7.2xlarge": 1, "g7.4xlarge": 1, "g7.8xlarge": 1, "g7.12xlarge": 2,
+    "g7.24xlarge": 4, "g7.48xlarge": 8, "g7e.2xlarge": 1, "g7e.4xlarge": 1, "g7e.8xlarge": 1, "g7e.12xlarge": 2,
+    "g7e.24xlarge": 4, "g7e.48xlarge": 8,
+}  # fmt: skip
+
+
+def driver(machine: Machine) -> Tuple[Any, List[Finding]]:
+    """The kernel module that is loaded, on disk and expected by the libraries; device nodes; GPUs of bus and driver."""
+    bus = pci_gpus(machine)
+    promised = _PROMISED.get(identity(machine)["instance_type"])
+    version = _text_or_none(machine, "/proc/driver/nvidia/version") or ""
+    loaded = re.search(r"Kernel Module(?: for \S+)?\s+(\d{3}\.[\d.]+)", version)
+    if not (bus or promised or version):
+        raise Unanswered("absent", "the machine has no NVIDIA GPU")
+    on_disk = _on_disk(machine)
+    libraries = _library_versions(machine)
+    state = {
+        "loaded": loaded.group(1) if loaded else "", "on_disk": on_disk, "libraries": libraries, "bus": bus,
+        "promised": promised,
+    }  # type: Record  # fmt: skip
+    findings = []  # type: List[Finding]
+    if not version:
+        if bus or promised:
+            findings += _total_failure("couldn't communicate with the NVIDIA driver: /proc/driver/nvidia is missing")
+    elif loaded:
+        others = sorted({other for other in [on_disk, *libraries] if other and other != loaded.group(1)})
+        if others:
+            text = "the loaded kernel module is %s; on disk: %s; libraries: %s" % (
+                loaded.group(1), on_disk or "unknown", ", ".join(libraries) or "unknown",
+            )  # fmt: skip
+            findings.append(_finding("action", "NVIDIA driver", text, "driver"))
+    driven, minors = _driven(machine)
+    state["driven"] = driven
+    findings += _counts(bus, driven, promised, bool(version))
+    findings += _nodes(machine, minors) if version else []
+    return state, findings
+
+
+def _on_disk(machine: Machine) -> str:
+    """The version of the module that the next boot loads; "" where it is not known."""
+    try:
+        printed = machine.run("modinfo", "-F", "version", "nvidia").strip()
+    except Unanswered:
+        return ""
+    return printed if re.match(r"\d{3}\.[\d.]+$", printed) else ""
+
+
+def _library_versions(machine: Machine) -> List[str]:
+    """Versions of libnvidia-ml in the folders of the system, by the names of its files."""
+    found = set()
+    for folder in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"):
+        for name in os.listdir(machine.root + folder) if os.path.isdir(machine.root + folder) else []:
+            match = re.match(r"libnvidia-ml\.so\.(\d{3}\.[\d.]+)$", name)
+            if match:
+                found.add(match.group(1))
+    return sorted(found)
+
+
+def _driven(machine: Machine) -> Tuple[List[str], Dict[str, str]]:
+    """GPUs that the driver has in /proc, and their minor numbers."""
+    base, minors = "/proc/driver/nvidia/gpus", {}  # type: str, Dict[str, str]
+    names = sorted(os.listdir(machine.root + base)) if os.path.isdir(machine.root + base) else []
+    for name in names:
+        text = _text_or_none(machine, "%s/%s/information" % (base, name)) or ""
+        minor = re.search(r"Device Minor:\s*(\d+)", text)
+        if minor:
+            minors[name] = minor.group(1)
+    return names, minors
+
+
+def _counts(bus: List[str], driven: List[str], promised: Optional[int], is_loaded: bool) -> Iterator[Finding]:
+    seen = bus or driven
+    if promised and seen and len(seen) < promised:
+        text = "the machine shows %d of the %d that its instance type has" % (len(seen), promised)
+        yield _finding("action", "GPUs", text, "stop_start")
+    known = {_address(pci) for pci in driven}
+    for pci in bus if is_loaded else ():
+        if _address(pci) not in known:
+            yield _finding(
+                "action", "GPU " + pci, "it is on the PCI bus, and the driver does not have it", "stop_start"
+            )
+
+
+def _nodes(machine: Machine, minors: Dict[str, str]) -> Iterator[Finding]:
+    """Device nodes that programs open. nvidia-modprobe makes them; it runs at the first use of a GPU as root."""
+    wanted = [("/dev/nvidia" + minor, "GPU " + pci) for pci, minor in sorted(minors.items())]
+    if wanted:
+        wanted.append(("/dev/nvidiactl", "NVIDIA driver"))
+    for path, subject in wanted:
+        if not os.path.exists(machine.root + path):
+            do = "Run `nvidia-modprobe -c %s -u` as root, or restart nvidia-persistenced; until then it cannot be used"
+            number = path[len("/dev/nvidia") :]
+            do %= number if number.isdigit() else "0"
+            yield Finding("action", subject, "the device node %s is missing" % path, "driver", do)
+
+
+_UNITS = (
+    "nvidia-fabricmanager.service", "nvidia-persistenced.service", "nvidia-imex.service", "nvidia-dcgm.service",
+    "nvidia-cdi-refresh.service", "nvidia-mps.service", "nvidia-powerd.service",
+)  # fmt: skip
+_UNIT_VALUES = (
+    "Id,LoadState,ActiveState,SubState,UnitFileState,Result,Type,ConditionResult,StateChangeTimestampMonotonic,"
+    "TimeoutStartUSec,NRestarts"
+)
+
+
+def units(machine: Machine) -> Tuple[Any, List[Finding]]:
+    """The services of the driver's stack that are installed: failed, still starting, or enabled and not running."""
+    try:
+        printed = machine.run("systemctl", "show", "-p", _UNIT_VALUES, *_UNITS)
+    except Unanswered as error:
+        if error.status != "failed":
+            raise
+        if not os.path.isdir(machine.root + "/run/systemd/system"):
+            raise Unanswered("absent", "systemd does not run here") from None
+        raise Unanswered("failed", "systemctl show%s" % str(error)[str(error).rfind(": exit") :]) from None
+    states, findings = {}, []  # type: Dict[str, Record], List[Finding]
+    for block in re.split(r"\n\s*\n", printed):
+        state = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)  # type: Record
+        if state.get("LoadState") in ("loaded", "masked") and state.get("Id") in _UNITS:
+            states[state["Id"]] = state
+    for unit, state in states.items():
+        text = _trouble_of_unit(state)
+        if text:
+            kind = "fabric" if "fabricmanager" in unit else "repair_service"
+            findings.append(Finding("action", unit, text, kind, _DO[kind].replace("UNIT", unit)))
+    if not states:
+        raise Unanswered("absent", "none of the services of the driver's stack is installed")
+    return states, findings
+
+
+def _trouble_of_unit(state: Record) -> str:
+    active, is_oneshot = state.get("ActiveState"), state.get("Type") == "oneshot"
+    if active == "failed":
+        return "it failed (%s)" % (state.get("Result") or "unknown result")
+    if active == "activating":
+        since = state.get("StateChangeTimestampMonotonic", "")
+        seconds = time.monotonic() - int(since) / 1e6 if since.isdigit() and since != "0" else None
+        limit = state.get("TimeoutStartUSec", "")
+        return "it is still starting%s (%s%s)" % (
+            "" if seconds is None or seconds < 0 else ", for %.0f s" % seconds, state.get("SubState"),
+            ", limit " + limit if limit else "",
+        )  # fmt: skip
+    if state.get("LoadState") == "masked" or state.get("ConditionResult") == "no" or is_oneshot:
+        return ""
+    if active == "inactive" and state.get("UnitFileState") == "enabled":
+        return "it is enabled and not running"
+    return ""
 
 
 _GPU_FIELDS = (
@@ -270,9 +521,11 @@ def nvlink(machine: Machine) -> Tuple[Any, List[Finding]]:
 def events(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Events of this boot with the action of the parser's catalogue: from its log, else from the kernel's."""
     boot = machine.text("/proc/sys/kernel/random/boot_id").strip()
+    skipped = 0
     try:
         source = json_log(machine)
-        lines = machine.text(source).splitlines()
+        skipped = max(0, os.path.getsize(machine.root + source) - _EVENT_BYTES)
+        lines = machine.text(source, _EVENT_BYTES).splitlines()
     except OSError:
         if not os.access(machine.root + PARSER, os.R_OK):
             raise Unanswered("missing", "the event parser is not installed: no events to read") from None
@@ -281,21 +534,44 @@ def events(machine: Machine) -> Tuple[Any, List[Finding]]:
     read = [event for event in map(_document, lines) if event.get("kind") in _EVENT_KINDS]
     current = [event for event in read if event.get("boot_id") in (None, boot)]
     findings = {}
+    times = {}  # type: Dict[Tuple[str, str], List[str]]
+    groups = {}  # type: Dict[Tuple[Any, ...], Record]
     for event in current:
+        key = (event.get("kind"), event.get("code"), event.get("pci"), event.get("origin"))
+        group = groups.setdefault(key, dict({name: event.get(name) for name in _EVENT_FIELDS}, count=0))
+        group.update(count=group["count"] + 1, last=event.get("time"))
         action = str(event.get("ec2_action"))
         if action not in _NO_ACTION and event.get("origin") != "userland":
             pci = str(event.get("pci") or "")
             subject = pci or "Neuron" if event["kind"] == "neuron" else "GPU " + (pci or "of unknown address")
             text = "%s %s: %s" % (_EVENT_KINDS[event["kind"]], event.get("code"), event.get("name"))
             text += "; likely cause: %s" % event["likely_cause"] if event.get("likely_cause") else ""
+            if event["kind"] == "stack_error":
+                subject = "driver's stack"
+            times.setdefault((subject, text), []).append(str(event.get("time")))
             findings[subject, text] = Finding("action", subject, text, action, str(event.get("ec2_meaning")))
-    newest = [{name: event.get(name) for name in _EVENT_FIELDS} for event in current[-20:]]
-    counts = {"count": len(current), "earlier": len(read) - len(current)}
-    return dict(counts, source=source, newest=newest), list(findings.values())
+    counts = {"count": len(current), "earlier": len(read) - len(current), "bytes_not_read": skipped}
+    listed = [found._replace(text=found.text + _how_often(times[key])) for key, found in findings.items()]
+    if skipped:
+        text = "only the last %d MiB of %s were read: %d MiB before may hold what came first" % (
+            _EVENT_BYTES >> 20, source, (skipped >> 20) + 1,
+        )  # fmt: skip
+        listed.append(_finding("watch", "event log", text, "monitor"))
+    return dict(counts, source=source, newest=list(groups.values())[-20:]), listed
+
+
+# A storm of 6,000 events takes 6 MB; the parser's log is rotated at 64 MiB.
+_EVENT_BYTES = 64 << 20
+
+
+def _how_often(times: List[str]) -> str:
+    """The first cause is listed first, as the events came."""
+    return " \u00d7 %s, first %s, last %s" % ("{:,}".format(len(times)), times[0], times[-1]) if len(times) > 1 else ""
 
 
 _EVENT_KINDS = {
     "xid": "XID", "sxid": "SXID", "gpu_lost": "GPU_LOST", "neuron": "NEURON", "gpu_init_failed": "GPU initialisation",
+    "stack_error": "driver's stack",
 }  # fmt: skip
 _EVENT_FIELDS = (
     "time", "kind", "code", "name", "severity", "action", "ec2_action", "ec2_meaning", "origin", "pci", "message",
@@ -419,7 +695,7 @@ def efa(machine: Machine) -> Tuple[Any, List[Finding]]:
     return rows, findings
 
 
-def _reading(machine: Machine, path: str) -> readings.Reading:
+def _reading(machine: Machine, path: str) -> "readings.Reading":
     return readings.read_number(_text_or_none(machine, path))
 
 
@@ -475,7 +751,8 @@ def _cuda_error(subject: str, error: Record) -> Finding:
 
 
 PROBES = {
-    "gpus": gpus, "remapped_rows": remapped_rows, "nvlink": nvlink, "events": events, "parser": parser, "agent": agent,
+    "driver": driver, "units": units, "gpus": gpus, "remapped_rows": remapped_rows, "nvlink": nvlink,
+    "events": events, "parser": parser, "agent": agent,
     "efa": efa,
 }  # type: Dict[str, Probe]  # fmt: skip
 
@@ -487,15 +764,16 @@ def _ask(machine: Machine, probe: Probe, into: Record) -> None:
         into.update(status="read", data=data, findings=findings)
         into.pop("why", None)  # of the answer that it had not given yet
     except Unanswered as error:
-        into.update(status=error.status, why=str(error))
+        into.update(status=error.status, why=str(error), findings=list(error.findings))
     except Exception as error:  # a probe that fails must not hide the others
         into.update(status="failed", why="%s: %s" % (type(error).__name__, error))
     into["seconds"] = round(time.monotonic() - started, 2)
 
 
-def diagnose(machine: Machine, computes: bool = False) -> Record:
-    """The document of `--json`: every probe with its answer, and the findings."""
-    probes = dict(PROBES, compute=compute) if computes else PROBES
+def diagnose(machine: Machine, computes: bool = False, names: Sequence[str] = ()) -> Record:
+    """The document of `--json`: every probe with its answer, and the findings. names: of the probes; none: all."""
+    asked = {name: PROBES[name] for name in names or PROBES}
+    probes = dict(asked, compute=compute) if computes else asked
     answers = {name: {"status": "timeout", "why": "no answer"} for name in probes}  # type: Dict[str, Record]
     threads = [
         threading.Thread(target=_ask, args=(machine, probe, answers[name]), daemon=True)
@@ -534,6 +812,41 @@ def identity(machine: Machine) -> Dict[str, str]:
     return found
 
 
+# Probes of --health: what says whether jobs can run. The event parser and the CloudWatch agent do not.
+HEALTH_PROBES = ("driver", "units", "gpus", "remapped_rows", "nvlink", "efa", "events")
+# Kinds of findings with which a machine takes no new job. schedule_reboot waits for the end of its jobs anyway.
+DRAINS = (
+    "reboot", "stop_start", "isolate", "drain", "fabric", "driver", "check_link", "check_cooling", "schedule_reboot",
+    "update_driver", "repair_service",
+)  # fmt: skip
+HEALTHY, DRAIN, UNKNOWN = 0, 1, 3
+
+
+def health(document: Record, ignored: Sequence[str] = (), unknown_drains: bool = False) -> Tuple[int, str]:
+    """(exit code, one line) of a diagnosis. ignored: kinds that do not drain here."""
+    machine, answers = document["machine"], document["probes"]
+    bad = [one for one in document["findings"] if one["level"] == "action"]
+    drains = [one for one in bad if one["kind"] in DRAINS and one["kind"] not in ignored]
+    has_gpu = answers.get("driver", {}).get("status") != "absent"
+    unknown = ["%s: %s" % (one["subject"], one["text"]) for one in bad if one["kind"] in ("unknown", "aws_support")]
+    unknown += [
+        "%s: %s" % (name, answer.get("why"))
+        for name, answer in answers.items()
+        if answer["status"] in ("failed", "timeout") or (answer["status"] == "missing" and name == "gpus" and has_gpu)
+    ]
+    head = " ".join(part for part in (machine["instance_id"], machine["instance_type"]) if part)
+    if drains:
+        code, word, says = DRAIN, "drain", ["%(subject)s: %(text)s (%(kind)s)" % one for one in drains]
+    elif unknown:
+        code, word, says = (DRAIN if unknown_drains else UNKNOWN), "unknown", unknown
+    else:
+        counted = answers.get("gpus", {}).get("data")
+        code, word, says = HEALTHY, "healthy", [_summary("gpus", counted) if counted else "no GPU"]
+    more = "; %d more" % (len(says) - 1) if len(says) > 1 else ""
+    line = "%s: %s%s%s" % (word, head + ": " if head else "", says[0], more)
+    return code, "".join(one if one.isprintable() else "?" for one in line)[:400]
+
+
 def as_text(document: Record) -> str:
     """The diagnosis as text."""
     machine = document["machine"]
@@ -550,11 +863,19 @@ def as_text(document: Record) -> str:
     read = document["probes"]["events"].get("data") or {"newest": []}
     for event in read["newest"]:
         drill = " (drill)" if event["origin"] == "userland" else ""
-        lines.append("  %(time)s  %(kind)s %(code)s  %(pci)s  %(severity)s  %(ec2_action)s: %(name)s" % event + drill)
+        often = "  \u00d7 {:,}".format(event["count"]) if event.get("count", 1) > 1 else ""
+        shown = "  %(time)s  %(kind)s %(code)s  %(pci)s  %(severity)s  %(ec2_action)s: %(name)s" % event
+        lines.append(shown + often + drill)
     return "\n".join(lines) + "\n"
 
 
 def _summary(name: str, data: Any) -> str:
+    if name == "driver":
+        return "loaded %s, on disk %s, libraries %s" % (
+            data["loaded"] or "nothing", data["on_disk"] or "unknown", ", ".join(data["libraries"]) or "unknown",
+        )  # fmt: skip
+    if name == "units":
+        return ", ".join("%s %s" % (unit.replace(".service", ""), one["ActiveState"]) for unit, one in data.items())
     if name == "gpus":
         return "%s, driver %s" % (_counted(data, "GPU"), data[0]["driver"])
     if name in ("remapped_rows", "nvlink"):
@@ -587,6 +908,408 @@ def _write_bundle(path: str, document: Record, seconds: float) -> bool:
     return True
 
 
+# A copy of readings.py, for a machine on which this file is alone: python3 - < diagnose.py. A test compares them.
+_READINGS = r'''
+"""One value that a tool printed: known, one that the board does not have, or unknown. It is never a number by mistake.
+
+nvidia-smi prints NVML's error in place of the value (nvmlErrorString: `GPU is lost`, `Unknown Error`, `Not Found`, …),
+in brackets in a table, and exits with 0. A missing, empty or unparsable value is unknown as well. Python 3.7, standard
+library alone: the event parser, gpu-ami-diagnose and the checks all read through this module.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any, Optional, Union
+
+KNOWN, ABSENT, UNKNOWN = "known", "absent", "unknown"
+# The board or its mode does not have it: NVML_ERROR_NOT_SUPPORTED, and fields that NVIDIA has given up.
+_ABSENT = re.compile(r"n/a|not supported|not applicable|requested functionality has been deprecated", re.IGNORECASE)
+# Texts of nvmlErrorString (nvml.h), and what nvidia-smi's tables print for them.
+_ERROR = re.compile(
+    r"(gpu is lost|unknown( error)?|err!?|error|failed|timeout|time ?d out|uninitialized|invalid argument|no data"
+    r"|(nvml shared library |function |gpu )?not found|gpu requires reset|reset required|driver not loaded"
+    r"|insufficient (permissions|size|memory|resources|external power)|memory error|interrupt request issue"
+    r"|(driver/library|argument) version mismatch|in use by another client|infoROM is corrupted|corrupted infoROM"
+    r"|operating system blocked the request|gpu access blocked by the operating system|unable to determine\b.*)\W*",
+    re.IGNORECASE,
+)
+# A number with at most one unit: `30 C`, `16x`, `565.11 W`, `40960 MiB`, `640 bank(s)`, `0 KB/s`.
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s?(?:%|x|[A-Za-z]+(?:/s|\(s\))?)?")
+# `--query-remapped-rows` prints 0 and 1 for pending and failure, the XML No and Yes.
+_FLAGS = {
+    "yes": True, "true": True, "enabled": True, "active": True, "1": True,
+    "no": False, "false": False, "disabled": False, "not active": False, "0": False,
+}  # fmt: skip
+# Architectures whose GPUs have no row remapper (NVIDIA, GPU memory error management: it begins with Ampere).
+_WITHOUT_ROW_REMAPPER = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing")
+# Names of processes may be any text, also `[Not Found]`, which nvidia-smi prints for those of containers.
+FREE_TEXT = ("processes", "accounted_processes", "supported_clocks")
+
+
+class UnknownValue(Exception):
+    """A value was used that is not known."""
+
+
+class Reading:
+    """text: as printed, "" where nothing was. state: KNOWN, ABSENT or UNKNOWN. Only a known one has a value."""
+
+    __slots__ = ("_value", "state", "text")
+
+    def __init__(self, text: str, state: str, value: Union[float, bool, str, None] = None) -> None:
+        self.text, self.state, self._value = text, state, value
+
+    @property
+    def value(self) -> Union[float, bool, str, None]:
+        """UnknownValue: the value is absent or unknown."""
+        if self.state != KNOWN:
+            raise UnknownValue(self.shown())
+        return self._value
+
+    def number(self) -> float:
+        """UnknownValue: it is not a known number."""
+        if self.state != KNOWN or isinstance(self._value, (str, bool)) or self._value is None:
+            raise UnknownValue(self.shown())
+        return self._value
+
+    def number_or_none(self) -> Optional[float]:
+        return self.number() if self.state == KNOWN else None
+
+    def is_set(self) -> bool:
+        """Whether a flag is known and set."""
+        return self.state == KNOWN and self._value is True
+
+    def shown(self) -> str:
+        return self.text or "no value"
+
+    def as_unknown(self) -> Reading:
+        """The same where the board has it: an absent value is unknown then."""
+        return self if self.state == KNOWN else Reading(self.text, UNKNOWN)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Reading is no truth value: ask for its state, is_set() or number()")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Reading):
+            raise TypeError("a Reading is compared by its value, not with %r" % (other,))
+        return (self.text, self.state, self._value) == (other.text, other.state, other._value)
+
+    def __hash__(self) -> int:
+        return hash((self.text, self.state))
+
+    def __repr__(self) -> str:
+        return "Reading(%r, %s)" % (self.text, self.state)
+
+
+def _read(printed: Optional[str], parse: Callable[[str], Union[float, bool, str, None]]) -> Reading:
+    text = (printed or "").strip()[:120]
+    bare = text[1:-1].strip() if text[:1] == "[" and text[-1:] == "]" else text
+    if not bare or is_error(bare):
+        return Reading(text, UNKNOWN)
+    if _ABSENT.fullmatch(bare):
+        return Reading(text, ABSENT)
+    value = parse(bare)
+    return Reading(text, UNKNOWN) if value is None else Reading(text, KNOWN, value)
+
+
+def read_number(printed: Optional[str]) -> Reading:
+    """A number with or without its unit: of XML, of a table, of sysfs. None: it is missing."""
+    return _read(printed, _number)
+
+
+def _number(text: str) -> Optional[float]:
+    match = _NUMBER.fullmatch(text)
+    return float(match.group(1)) if match else None
+
+
+def read_flag(printed: Optional[str]) -> Reading:
+    """Yes or No, True or False, Enabled or Disabled, Active or Not Active, 1 or 0."""
+    return _read(printed, lambda text: _FLAGS.get(text.lower()))
+
+
+def read_word(printed: Optional[str]) -> Reading:
+    """A text that is neither an error nor N/A."""
+    return _read(printed, lambda text: text)
+
+
+def is_error(printed: str) -> bool:
+    """Whether a tool printed an error in place of a value."""
+    text = printed.strip()
+    bare = text[1:-1].strip() if text[:1] == "[" and text[-1:] == "]" else text
+    return _ERROR.fullmatch(bare) is not None
+
+
+def row_remapper(architecture: str, virtualization: str = "") -> bool:
+    """Whether a GPU has a row remapper that this machine can ask: from Ampere on, and not through a vGPU."""
+    return architecture not in _WITHOUT_ROW_REMAPPER and virtualization.upper() != "VGPU"
+
+
+# What every GPU of a data centre has, passed through to the machine. Of groups, one path is enough.
+_REQUIRED = (
+    (("product_name",), read_word),
+    (("uuid",), read_word),
+    (("temperature/gpu_temp",), read_number),
+    (("fb_memory_usage/total",), read_number),
+    (("fb_memory_usage/used",), read_number),
+    (("fb_memory_usage/free",), read_number),
+    (("clocks/graphics_clock",), read_number),
+    (("clocks/sm_clock",), read_number),
+    (("clocks/mem_clock",), read_number),
+    (
+        ("power_readings/power_draw", "gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw"),
+        read_number,
+    ),
+)
+_UTILIZATION = ((("utilization/gpu_util",), read_number), (("utilization/memory_util",), read_number))
+_REMAPPED = (
+    (("remapped_rows/remapped_row_pending",), read_flag),
+    (("remapped_rows/remapped_row_failure",), read_flag),
+)
+# Answers of a fabric that works. Others are faults: `In Progress`, `Unhealthy`, `Limited Capacity`, `Degraded`, `True`.
+_FABRIC_GOOD = {
+    "state": ("completed",), "status": ("success",), "summary": ("healthy",), "bandwidth": ("full",),
+    "route_recovery_in_progress": ("false",), "route_unhealthy": ("false",), "access_timeout_recovery": ("false",),
+    "incorrect_configuration": ("none",), "partition_assigned": ("true", "yes"),
+}  # fmt: skip
+# Parts of an NVLink domain of several machines, whose GPUs have a clique other than 0: GB200 and GB300 in UltraServers.
+_MULTI_NODE = re.compile(r"\bGB[23]00\b")
+# Repairs and verdicts of the driver that are `Yes` on a GPU that needs an action (nvidia-smi of R580 to R595, most in
+# group ecc_errors; NVML's nvmlDeviceGetRepairStatus): element → (kind of the action, what it says).
+REPAIRS = {
+    "channel_repair_pending": ("schedule_reboot", "the repair of a memory channel is pending"),
+    "tpc_repair_pending": ("schedule_reboot", "the repair of a TPC is pending"),
+    "unrepairable_memory": ("isolate", "its memory cannot be repaired"),
+}
+
+
+def unknown_values(gpu: Any) -> dict[str, str]:
+    """Path → text of each value of a <gpu> that is unknown: errors anywhere, and what each board has and this lacks.
+
+    gpu: an ElementTree element. What its mode excludes (`excluded_by_mode`) is not required.
+    """
+    unknown = dict(_errors(gpu, ""))
+    required = list(_REQUIRED) + list(_UTILIZATION)
+    if row_remapper((gpu.findtext("product_architecture") or "").strip()):
+        required += _REMAPPED
+    for paths, read in required:
+        if any(excluded_by_mode(gpu, path) for path in paths):
+            continue
+        readings = {path: read(gpu.findtext(path)) for path in paths}
+        covered = any(path == found or path.startswith(found + "/") for path in paths for found in unknown)
+        if not covered and not any(reading.state == KNOWN for reading in readings.values()):
+            shown = next((path for path, reading in readings.items() if reading.text), paths[-1])
+            unknown[shown] = readings[shown].text
+    return unknown
+
+
+def mig_enabled(gpu: Any) -> bool:
+    """Whether a <gpu> is in MIG mode now."""
+    return read_flag(gpu.findtext("mig_mode/current_mig")).is_set()
+
+
+def excluded_by_mode(gpu: Any, path: str) -> bool:
+    """Whether a healthy <gpu> prints `N/A` for a value, or for the group that has it, because of its mode.
+
+    MIG: `<remapped_rows>N/A</remapped_rows>`, no utilization, and memory of its MIG devices alone (public captures: an
+    A100 with 535.54.03, H100 and H200 with 590.48.01). A vGPU shows its names alone. An error in place of a value is
+    unknown in any mode.
+    """
+    if (gpu.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip().upper() == "VGPU":
+        return path not in ("product_name", "uuid")
+    return mig_enabled(gpu) and path.startswith(_ABSENT_UNDER_MIG)
+
+
+_ABSENT_UNDER_MIG = ("utilization/", "remapped_rows/", "fb_memory_usage/used", "fb_memory_usage/free")
+
+
+def mig_errors(gpu: Any) -> list[str]:
+    """Uncorrectable errors that the driver counted for a MIG device, which the counters of the GPU may not have."""
+    found = []
+    for device in gpu.findall("mig_devices/mig_device"):
+        for element in device.iter():
+            if "uncorrectable" not in element.tag:
+                continue
+            reading = read_number(element.text)
+            if reading.state == KNOWN and reading.number() > 0:
+                name = "MIG device %s" % (device.findtext("index") or "?").strip()
+                found.append("%s: %s %d" % (name, element.tag, reading.number()))
+    return found
+
+
+def repairs(gpu: Any) -> list[tuple[str, str]]:
+    """(kind of the action, what it says) of each repair that a <gpu> waits for, or that is not possible."""
+    found = [REPAIRS[part.tag] for part in gpu.iter() if part.tag in REPAIRS and read_flag(part.text).is_set()]
+    return list(dict.fromkeys(found))
+
+
+def _errors(element: Any, path: str) -> Iterator[tuple[str, str]]:
+    for child in element:
+        if child.tag in FREE_TEXT or (not path and child.tag == "fabric"):
+            continue  # fabric_faults reads the latter: `Unknown Error` is an answer of the fabric there
+        name = path + child.tag
+        # What only root may read (power_smoothing of a B200) says nothing of the GPU.
+        if child.text and is_error(child.text) and child.text.strip() != "Insufficient Permissions":
+            yield name, child.text.strip()
+        yield from _errors(child, name + "/")
+
+
+def shown_unknown(unknown: Mapping[str, str]) -> str:
+    """The unknown values in a sentence: `29 values, the first temperature/gpu_temp: GPU is lost`."""
+    first, text = next(iter(unknown.items()))
+    count = "%d values, the first " % len(unknown) if len(unknown) > 1 else ""
+    return "%s%s: %s" % (count, first, text or "no value")
+
+
+def fabric_state(gpu: Any) -> Reading:
+    """`Completed`, `In Progress`, `Not Started`. Absent: no fabric, or a GPU before Hopper (NVML has none)."""
+    return read_word(gpu.findtext("fabric/state"))
+
+
+def fabric_faults(gpu: Any) -> list[str]:
+    """What is wrong with a GPU's place in the NVLink fabric; nothing where its state is absent."""
+    if fabric_state(gpu).state == ABSENT or gpu.find("fabric") is None:
+        return []
+    faults = []
+    for name, good in _FABRIC_GOOD.items():
+        path = "fabric/" + name if name in ("state", "status") else "fabric/health/" + name
+        element = gpu.find(path)
+        if element is None and name not in ("state", "status"):
+            continue  # a driver that does not know it yet
+        reading = read_word(None if element is None else element.text)
+        if reading.state == ABSENT and name not in ("state", "status"):
+            continue
+        if reading.state != KNOWN or reading.text.lower() not in good:
+            faults.append("%s: %s" % (name, reading.shown()))
+    if not faults and _MULTI_NODE.search(gpu.findtext("product_name") or ""):
+        clique = next(
+            (gpu.findtext("fabric/" + name) for name in _CLIQUES if gpu.find("fabric/" + name) is not None), None
+        )
+        if read_number(clique).state == KNOWN and read_number(clique).number() == 0:
+            faults.append("clique: 0, the GPU is in no partition of the NVLink domain")
+    return faults
+
+
+_CLIQUES = ("cliqueId", "clique_id")
+
+# Counters of `nvidia-smi nvlink -e` that count errors: those of NVLink 2 to 4, and of NVLink 5 (R570 to R595). All
+# others are traffic, corrected code words (FEC) or raw values of the lanes, which rise on healthy links.
+_LINK_ERRORS = frozenset(
+    ("replay errors", "recovery errors", "crc errors", "crc flit errors", "crc data errors", "ecc errors")
+    + ("malformed packet errors", "buffer overrun errors", "rx errors", "rx remote errors", "rx general errors")
+    + ("local link integrity errors", "tx discards", "effective errors", "symbol errors")
+    + ("link recovery successful events", "link recovery failed events", "total link recovery events")
+)
+# Errors in a bit that are left after correction. NVIDIA's limit for its links (ibdiagnet, --ber_thresh: 10^-12).
+_LINK_BER, BER_LIMIT = ("effective ber", "symbol ber"), 1e-12
+_LINK_LINE = re.compile(r"^\s*Link (\d+): (?:([A-Za-z][^:]*): )?(\S.*?)\s*$")
+_LINK_HEADING = re.compile(r"^GPU (\d+): ")
+
+
+class LinkCounter:
+    """A line of `nvidia-smi nvlink -e`: GPU and link by index, the counter's name, and what was printed."""
+
+    __slots__ = ("gpu", "link", "name", "text")
+
+    def __init__(self, gpu: int, link: int, name: str, text: str) -> None:
+        self.gpu, self.link, self.name, self.text = gpu, link, name, text
+
+    @property
+    def value(self) -> Optional[int]:
+        """None: not a whole number, as bit error rates and errors."""
+        return int(self.text) if self.text.isdigit() else None
+
+    def is_unknown(self) -> bool:
+        return is_error(self.text)
+
+    def fault(self) -> str:
+        """What a healthy link does not show; "" for a good value, for traffic and for raw values of the lanes."""
+        name = self.name.lower()
+        if name in _LINK_BER:
+            try:
+                rate = float(self.text)
+            except ValueError:
+                return ""
+            return "%s: %s, the limit is %g" % (self.name, self.text, BER_LIMIT) if rate > BER_LIMIT else ""
+        return "%s: %s" % (self.name, self.text) if name in _LINK_ERRORS and self.value else ""
+
+
+def link_counters(printed: str) -> list[LinkCounter]:
+    """The counters in the output of `nvidia-smi nvlink -e`."""
+    gpu, found = None, []  # type: Optional[int], list[LinkCounter]
+    for line in printed.splitlines():
+        heading, row = _LINK_HEADING.match(line), _LINK_LINE.match(line)
+        if heading:
+            gpu = int(heading.group(1))
+        elif row and row.group(2) and gpu is not None:
+            found.append(LinkCounter(gpu, int(row.group(1)), row.group(2).strip(), row.group(3)))
+    return found
+
+
+def inactive_links(*printed: str) -> dict[int, str]:
+    """GPU → what is missing, of `nvidia-smi nvlink -s` or `-e`: links that are inactive, or fewer than other GPUs have.
+
+    Empty where no GPU has an active link: the machine has no NVLink, or shows none of it.
+    """
+    active, headed = {}, set()  # type: dict[int, set[int]], set[int]
+    inactive = {}  # type: dict[int, set[int]]
+    for text in printed:
+        gpu = None  # type: Optional[int]
+        for line in text.splitlines():
+            heading, row = _LINK_HEADING.match(line), _LINK_LINE.match(line)
+            if heading:
+                gpu = int(heading.group(1))
+                headed.add(gpu)
+            elif row and gpu is not None:
+                down = row.group(3).strip("<>").lower() == "inactive"
+                (inactive if down else active).setdefault(gpu, set()).add(int(row.group(1)))
+    for gpu, links in inactive.items():
+        active.get(gpu, set()).difference_update(links)
+    most = max([len(links) for links in active.values()] or [0])
+    faults = {}
+    for gpu in sorted(headed) if most else ():
+        count = len(active.get(gpu, ()))
+        if count < most:
+            down = sorted(inactive.get(gpu, ()))
+            named = ": inactive %s" % ", ".join(map(str, down)) if down and count else ""
+            faults[gpu] = "%d of %d NVLinks are active%s" % (count, most, named)
+    return faults
+
+
+def is_efa(name: str, driver: str) -> bool:
+    """Whether an RDMA device is an EFA. driver: the target of its link device/driver, "" where there is none.
+
+    P6 instances have ConnectX bridges in the same directory (ibp…, driver mlx5_core), over which the fabric manager
+    reaches the NVSwitches: public captures of a p6-b200.48xlarge and a p6-b300.48xlarge. Without the link the name
+    decides: rdma-core's rdma_rename calls InfiniBand devices ibp…, RoCE devices rocep…, and EFAs rdmap….
+    """
+    if not driver.strip():
+        return re.match(r"(rdmap|efa_)\d", name) is not None
+    return driver.strip().rstrip("/").rpartition("/")[2] == "efa"
+
+
+def efa_devices(root: str = "") -> list[str]:
+    """Names in /sys/class/infiniband of the devices that are EFAs, sorted."""
+    folder = os.path.join(root or "/", "sys/class/infiniband")
+    found = []
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        try:
+            driver = os.readlink(os.path.join(folder, name, "device/driver"))
+        except OSError:
+            driver = ""
+        if is_efa(name, driver):
+            found.append(name)
+    return found
+'''
+if readings is None:
+    readings = types.ModuleType("readings")
+    exec(compile(_READINGS, "readings.py", "exec"), readings.__dict__)
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Returns the exit code."""
     options = argparse.ArgumentParser(
@@ -598,8 +1321,18 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     options.add_argument("--seconds", type=float, default=SECONDS, help="deadline of each probe (default: %(default)s)")
     text = "also write what AWS Support asks for: diagnosis, logs, NVIDIA's bug report; needs root and takes minutes"
     options.add_argument("--bundle", metavar="FILE.tar.gz", help=text)
+    text = "print one line for a scheduler; exit with 0 (healthy), 1 (drain) or 3 (unknown); takes seconds"
+    options.add_argument("--health", action="store_true", help=text)
+    text = "with --health: a kind of finding that does not drain, for example schedule_reboot (repeatable)"
+    options.add_argument("--ignore", action="append", default=[], choices=DRAINS, metavar="KIND", help=text)
+    text = "with --health: exit with 1 also where the state is unknown"
+    options.add_argument("--unknown-drains", action="store_true", help=text)
     args = options.parse_args(arguments)
     machine = Machine(seconds=args.seconds)
+    if args.health:
+        code, line = health(diagnose(machine, args.compute, HEALTH_PROBES), args.ignore, args.unknown_drains)
+        sys.stdout.write(line + "\n")
+        return code
     document = diagnose(machine, args.compute)
     sys.stdout.write(json.dumps(document) + "\n" if args.json else as_text(document))
     sys.stdout.flush()

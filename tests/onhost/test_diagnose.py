@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from gpu_ami.events.reader import parser_module
+from gpu_ami.recipes import load_facts
 from onhost import diagnose as program
 from tests.replicas.conftest import A100, machine, pytest_configure  # noqa: F401  (machine is a fixture)
 from validator.remote import python as remote_python
@@ -207,7 +208,7 @@ def test_advice_is_that_of_the_parser(bench: Bench) -> None:
         bench.prints("nvidia-smi", xml({"recovery": action}))
         assert [row[3] for row in of(bench.diagnose(), "gpus")] == [advice(recovery_action=action)], action
     kinds = {row.ec2 for row in parser_module("catalogue").Catalogue(policy_path=None).actions.values()}
-    assert program._DO.keys() - {"repair_service", "unknown", "fabric"} <= kinds
+    assert program._DO.keys() - {"repair_service", "unknown", "fabric", "driver"} <= kinds
 
 
 def links(gpu: str) -> str:
@@ -272,6 +273,9 @@ def test_the_simulated_board(bench: Bench, machine: Callable[..., str]) -> None:
     assert document["findings"] == []
 
 
+TWICE = "XID 48: Double Bit ECC Error \u00d7 2, first 2026-11-22T01:02:03Z, last 2026-11-22T01:02:03Z"
+
+
 def test_events_of_this_boot_ask_for_their_action(bench: Bench) -> None:
     bench.event()
     bench.event()
@@ -279,9 +283,9 @@ def test_events_of_this_boot_ask_for_their_action(bench: Bench) -> None:
     bench.event(code=31, ec2_action="restart_application")
     bench.event(code=95, origin="userland")
     document = bench.diagnose()
-    assert of(document, "events") == [("action", "GPU 0000:1b:00.0", "XID 48: Double Bit ECC Error", "reboot")]
+    assert of(document, "events") == [("action", "GPU 0000:1b:00.0", TWICE, "reboot")]
     read = document["probes"]["events"]["data"]
-    assert (read["count"], read["earlier"], len(read["newest"])) == (4, 1, 4)
+    assert (read["count"], read["earlier"], len(read["newest"])) == (4, 1, 3)
     assert "xid 95  0000:1b:00.0  critical  reboot: Double Bit ECC Error (drill)" in program.as_text(document)
 
 
@@ -410,6 +414,7 @@ def test_missing_tools_are_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
     (bench.tools / "systemctl").unlink()
     document = bench.diagnose()
     assert {name: answer["why"] for name, answer in document["probes"].items()} == {
+        "driver": "the machine has no NVIDIA GPU", "units": "systemctl is not installed",
         "gpus": "nvidia-smi is not installed", "remapped_rows": "nvidia-smi is not installed",
         "nvlink": "nvidia-smi is not installed", "events": "the event parser is not installed: no events to read",
         "parser": "systemctl is not installed", "agent": "systemctl is not installed",
@@ -552,3 +557,208 @@ def test_it_changes_nothing(bench: Bench) -> None:
     bench.diagnose()
     assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in bench.root.rglob("*")}
     assert os.access(bench.root, os.W_OK)
+
+
+def board(bench: Bench, count: int = 2, promised: str = "") -> None:
+    """A machine with GPUs that work: bus, driver, device nodes, nvidia-smi, module on disk."""
+    bench.file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n")
+    bench.file("/usr/lib64/libnvidia-ml.so.580.95.05", "")
+    bench.prints("modinfo", "580.95.05\n")
+    bench.file("/sys/class/dmi/id/product_name", promised + "\n")
+    buses = [f"{0x1B + number:02X}" for number in range(count)]
+    for minor, bus in enumerate(buses):
+        pci = f"0000:{bus.lower()}:00.0"
+        bench.file(f"/sys/bus/pci/devices/{pci}/vendor", "0x10de\n")
+        bench.file(f"/sys/bus/pci/devices/{pci}/class", "0x030200\n")
+        bench.file(f"/proc/driver/nvidia/gpus/{pci}/information", f"Model: H100\nDevice Minor: \t {minor}\n")
+        bench.file(f"/dev/nvidia{minor}", "")
+    bench.file("/dev/nvidiactl", "")
+    case = 'case "$*" in *-x*) cat {0}/x;; *nvlink*) cat {0}/n;; *) cat {0}/r;; esac'
+    (bench.tools / "x").write_text(xml(*({"bus": bus} for bus in buses)))
+    (bench.tools / "n").write_text("")
+    (bench.tools / "r").write_text("".join(f"H100, 00000000:{bus}:00.0, No, No, 0, 0\n" for bus in buses))
+    bench.tool("nvidia-smi", case.format(bench.tools))
+    bench.tool("systemctl", f"case \"$*\" in *fabricmanager*) cat {bench.tools}/units;; *) printf '{SERVICE}';; esac")
+    (bench.tools / "units").write_text(unit("nvidia-fabricmanager.service"))
+    bench.event(ec2_action="none")
+    bench.beats()
+
+
+def unit(name: str, **changes: str) -> str:
+    state = {
+        "Id": name, "LoadState": "loaded", "ActiveState": "active", "SubState": "running", "UnitFileState": "enabled",
+        "Result": "success", "Type": "forking", "ConditionResult": "yes", "TimeoutStartUSec": "15min",
+    } | changes  # fmt: skip
+    return "".join(f"{key}={value}\n" for key, value in state.items()) + "\n"
+
+
+def test_healthy_machine_has_no_finding(bench: Bench) -> None:
+    board(bench)
+    document = bench.diagnose()
+    assert (document["findings"], document["exit_code"]) == ([], 0), document
+    assert program.health(document)[0] == program.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("printed", "status", "kind", "text", "step"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.1\n", 18, "driver",
+         "different versions", "Reboot the instance so that the installed module is loaded"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest", 9,
+         "driver", "the kernel module nvidia is not loaded", "dkms status"),
+        ("No devices were found\n", 6, "stop_start", "can use no GPU", "open kernel modules"),
+        ("No devices were found\n", 0, "stop_start", "can use no GPU", "Otherwise stop and start"),
+        ("Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error\n", 255, "stop_start",
+         "a GPU is lost", "Stop and start the instance"),
+        ("Failed to initialize NVML: Unknown Error\n", 255, "driver", "device nodes", "ls -l /dev/nvidia*"),
+    ],
+)  # fmt: skip
+def test_total_failure_of_nvidia_smi_is_a_finding_with_a_step(
+    bench: Bench, printed: str, status: int, kind: str, text: str, step: str
+) -> None:
+    board(bench)
+    bench.prints("nvidia-smi", printed, status)
+    document = bench.diagnose()
+    finding = next(one for one in document["findings"] if one["probe"] == "gpus")
+    assert (finding["level"], finding["kind"]) == ("action", kind) and text in finding["text"] and step in finding["do"]
+    assert document["exit_code"] == 1
+    code, line = program.health(document)
+    assert code == program.DRAIN and line.startswith("drain: ") and text in line
+
+
+def _change(bench: Bench, what: str) -> None:
+    if what == "node":
+        (bench.root / "dev/nvidia1").unlink()
+    elif what == "module":
+        shutil.rmtree(bench.root / "proc/driver")
+    elif what == "disk":
+        bench.prints("modinfo", "590.1.2\n")
+    elif what == "library":
+        bench.file("/usr/lib64/libnvidia-ml.so.590.1.2", "")
+    elif what == "not listed":
+        (bench.tools / "x").write_text(xml({"bus": "1B"}))
+    elif what == "not driven":
+        shutil.rmtree(bench.root / "proc/driver/nvidia/gpus/0000:1c:00.0")
+    elif what == "promised":
+        bench.file("/sys/class/dmi/id/product_name", "p5.48xlarge\n")
+    elif what == "attached":
+        text = xml({"bus": "1B"}, {"bus": "1C"}).replace("<gpu ", "<attached_gpus>3</attached_gpus><gpu ", 1)
+        (bench.tools / "x").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("what", "subject", "text", "kind"),
+    [
+        ("node", "GPU 0000:1c:00.0", "the device node /dev/nvidia1 is missing", "driver"),
+        ("module", "NVIDIA driver", "the kernel module nvidia is not loaded", "driver"),
+        ("disk", "NVIDIA driver", "module is 580.95.05; on disk: 590.1.2; libraries: 580.95.05", "driver"),
+        ("library", "NVIDIA driver", "libraries: 580.95.05, 590.1.2", "driver"),
+        ("not listed", "GPU 0000:1c:00.0", "it is on the PCI bus, and nvidia-smi does not list it", "stop_start"),
+        ("not driven", "GPU 0000:1c:00.0", "it is on the PCI bus, and the driver does not have it", "stop_start"),
+        ("promised", "GPUs", "the machine shows 2 of the 8 that its instance type has", "stop_start"),
+        ("attached", "GPUs", "nvidia-smi counts 3 GPUs and shows 2", "stop_start"),
+    ],
+)  # fmt: skip
+def test_installation_and_number_of_gpus(bench: Bench, what: str, subject: str, text: str, kind: str) -> None:
+    board(bench)
+    _change(bench, what)
+    found = [(one["subject"], one["kind"]) for one in bench.diagnose()["findings"] if text in one["text"]]
+    assert (subject, kind) in found
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "text"),
+    [
+        ("nvidia-fabricmanager.service", {"ActiveState": "activating", "SubState": "start-pre"},
+         "it is still starting (start-pre, limit 15min)"),
+        ("nvidia-persistenced.service", {"ActiveState": "failed", "Result": "exit-code"}, "it failed (exit-code)"),
+        ("nvidia-fabricmanager.service", {"ActiveState": "inactive"}, "it is enabled and not running"),
+        ("nvidia-imex.service", {"ActiveState": "inactive", "ConditionResult": "no"}, ""),
+        ("nvidia-cdi-refresh.service", {"ActiveState": "inactive", "Type": "oneshot"}, ""),
+        ("nvidia-cdi-refresh.service", {"ActiveState": "failed", "Result": "timeout"}, "it failed (timeout)"),
+        ("nvidia-persistenced.service", {"LoadState": "not-found", "ActiveState": "inactive"}, ""),
+    ],
+)  # fmt: skip
+def test_units_of_the_stack(bench: Bench, name: str, changes: dict[str, str], text: str) -> None:
+    board(bench)
+    (bench.tools / "units").write_text(unit(name, **changes))
+    found = [(one["subject"], one["text"]) for one in bench.diagnose()["findings"] if one["probe"] == "units"]
+    assert found == ([(name, text)] if text else [])
+
+
+def test_storm_does_not_hide_what_came_first(bench: Bench) -> None:
+    board(bench)
+    bench.event(code=48, time="2026-11-22T01:00:00Z", pci="0000:1b:00.0")
+    for number in range(6000):
+        when = f"2026-11-22T02:{number // 100:02d}:00Z"
+        bench.event(code=95, name="Uncontained", time=when, pci="0000:1c:00.0", message="x" * 800)
+    document = bench.diagnose(30)
+    first, second = (one["text"] for one in document["findings"] if one["probe"] == "events")
+    assert first == "XID 48: Double Bit ECC Error"
+    assert second == "XID 95: Uncontained \u00d7 6,000, first 2026-11-22T02:00:00Z, last 2026-11-22T02:59:00Z"
+    assert program.as_text(document).count("xid 95") == 1 and "\u00d7 6,000" in program.as_text(document)
+
+
+def test_events_before_the_budget_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    board(bench)
+    monkeypatch.setattr(program, "_EVENT_BYTES", 1000)
+    for _ in range(20):
+        bench.event(code=95)
+    texts = [one["text"] for one in bench.diagnose()["findings"]]
+    assert any("only the last 0 MiB" in text and "may hold what came first" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "code", "line"),
+    [
+        ({}, (), 0, "healthy: 2 GPUs, driver 580.95.05"),
+        ({"pending": "Yes"}, (), 1, "drain: GPU 00000000:1B:00.0: a row remap is pending (schedule_reboot)"),
+        ({"pending": "Yes"}, ("schedule_reboot",), 0, "healthy: 2 GPUs, driver 580.95.05"),
+        ({"temperature": "Unknown Error"}, (), 3, "unknown: GPU 00000000:1B:00.0: unknown: temperature/gpu_temp"),
+    ],
+)  # fmt: skip
+def test_health_is_a_line_and_an_exit_code(
+    bench: Bench, changes: dict[str, str], words: tuple[str, ...], code: int, line: str
+) -> None:
+    board(bench)
+    (bench.tools / "x").write_text(xml({"bus": "1B"} | changes, {"bus": "1C"}))
+    if "pending" in changes:
+        (bench.tools / "r").write_text("H100, 00000000:1B:00.0, No, Yes, 0, 0\n")
+    document = program.diagnose(program.Machine(str(bench.root), 10), names=program.HEALTH_PROBES)
+    assert "parser" not in document["probes"] and "agent" not in document["probes"]
+    found, shown = program.health(document, words)
+    assert found == code and shown.startswith(line) and "\n" not in shown
+    assert program.health(document, words, unknown_drains=True)[0] == (1 if code == 3 else code)
+
+
+def test_the_file_alone_runs(tmp_path: Path) -> None:
+    """python3 - < diagnose.py, on a machine without roles."""
+    with PROGRAM.open("rb") as source:
+        done = subprocess.run(
+            [sys.executable, "-I", "-", "--json", "--seconds", "5"], stdin=source, capture_output=True, timeout=60,
+            cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=False,
+        )  # fmt: skip
+    assert done.returncode in (0, 1, 3) and json.loads(done.stdout)["schema"] == "gpu-ami/diagnosis/1", done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_the_copy_of_the_readings_is_current(update_golden: bool) -> None:
+    """diagnose.py runs alone; --update-golden copies readings.py into it."""
+    text = PROGRAM.read_text(encoding="utf-8")
+    head, rest = text.split("_READINGS = r'''\n", 1)
+    copy, tail = rest.split("'''\n", 1)
+    current = (PROGRAM.parent / "readings.py").read_text(encoding="utf-8")
+    if update_golden and copy != current:
+        PROGRAM.write_text(f"{head}_READINGS = r'''\n{current}'''\n{tail}", encoding="utf-8")
+    assert copy == current or update_golden
+
+
+def test_promised_numbers_are_those_of_the_facts() -> None:
+    types = load_facts().tables["instance_types"]["instance_types"]
+    gpus = {name: row["gpu"] for name, row in types.items() if row.get("gpu")}
+    expected = {
+        name: gpu["count"]
+        for name, gpu in gpus.items()
+        if gpu.get("vendor", "nvidia") == "nvidia" and gpu["count"] >= 1
+    }
+    assert expected == program._PROMISED
