@@ -21,7 +21,6 @@ from gpu_ami.report.document import COMES_BACK, CORE, HostReport, Report
 from gpu_ami.validate import image_proof, recorder
 from gpu_ami.validate.carried import Carried
 from gpu_ami.validate.machines import login
-from gpu_ami.validate.machines import restarts as restart
 from gpu_ami.validate.machines.machine import Machine
 from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, STOP_START
 from gpu_ami.validate.proof import Proof
@@ -59,7 +58,7 @@ def prove(world: World, scripted: Scripted, gone: bool = False, joining: Any = N
 @pytest.fixture(autouse=True)
 def _ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each restart finds the host up, as another boot than the one before."""
-    real = restart.restart
+    real = image_proof.restart
 
     def once_more(boot: Any, before: Machine, how: str) -> Machine:
         boot.cloud.restarted = False
