@@ -40,6 +40,7 @@ from gpu_ami.validate.machines import restarts as restart
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
+    from gpu_ami.observe import Observation
     from gpu_ami.release import bom
     from gpu_ami.release import comparison as comparisons
     from gpu_ami.release import keys as release_keys
@@ -263,6 +264,26 @@ def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, aske
         raise CloudError(f"the files of {ami} cannot be checked: {files.reason}")
     check = functools.partial(host_proof.check, proof, files.path)
     return host_proof.prove_files(proof, session.run, check, ami)
+
+
+def observe_stage(ami: str, session: Session, instance_types: Sequence[str] = (), *, boot: bool = False) -> Observation:
+    """What is in an AMI: of its files where the place keeps them, else of one machine that is booted for it.
+
+    UsageError: no such AMI. CloudError, MachineError, CapacityError.
+    """
+    from gpu_ami import observe
+    from gpu_ami.validate import observed_machine
+
+    image = session.cloud.image(ami)
+    if image is None:
+        hint = "--where names the place of another region"
+        raise UsageError(f"{ami} is not in {session.cloud.place.region}", hint=hint)
+    images = session.region.images
+    disk = images / ami / "disk.raw" if images else None
+    if disk and disk.is_file() and not boot:
+        with session.progress.stage(f"read the files of {ami}"):
+            return observe.read_files(disk).named(ami)
+    return observed_machine.observe(ami, image, session.cloud, session.run, session.progress, instance_types)
 
 
 def _files_of(plan: Plan, ami: str, session: Session) -> host_proof.Files:

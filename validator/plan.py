@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from validator.plan_document import InstanceType, PlanDocument
 
 SCHEMA = "gpu-ami/plan/1"
+# plan.json's `origin` where it was made of what an image has (gpu-ami observe): it promises nothing.
+OBSERVED = "observed"
 # The keys of a plan that name a log group, by their section.
 LOG_GROUPS = {
     "telemetry": ("raw_log_group", "json_log_group"),

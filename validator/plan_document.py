@@ -408,11 +408,29 @@ class ResolvedPlan(TypedDict):
     notes: list[str]
 
 
+class ObservedImage(TypedDict):
+    """How an image was observed: request of the reading program, absent components and what shows that, ways of Xids.
+
+    `agent_from`: files with the agent's configuration.
+    """
+
+    request: dict[str, list[list[str]]]
+    absent: list[str]
+    absent_by: list[str]
+    captures: list[dict[str, object]]
+    agent_from: list[str]
+
+
 class PlanDocument(ResolvedPlan):
-    """plan.json: a resolved recipe, the only place where a version, URL or path stands once a run has begun."""
+    """plan.json: a resolved recipe, the only place where a version, URL or path stands once a run has begun.
+
+    `origin` observed: not of a recipe, but of what an image has; it promises nothing.
+    """
 
     digest: str
     site: NotRequired[Site]
+    origin: NotRequired[str]
+    observed: NotRequired[ObservedImage]
 
 
 Section = TypeVar("Section", bound=Mapping[str, object])

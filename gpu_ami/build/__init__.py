@@ -9,6 +9,6 @@ ansible              ansible-playbook's command line and output; a plan's roles 
 
 from gpu_ami.build.ansible import Machine, converge
 from gpu_ami.build.layering import Layering
-from gpu_ami.build.packer import Packer
+from gpu_ami.build.packer import Packer, ami_of_manifest
 
-__all__ = ["Layering", "Machine", "Packer", "converge"]
+__all__ = ["Layering", "Machine", "Packer", "ami_of_manifest", "converge"]

@@ -19,11 +19,12 @@ from typing import IO
 
 from gpu_ami.build.ansible import Converged, Play, ansible_playbook, ansible_settings, is_failure
 from gpu_ami.cloud import Place, aws_errors, runs
-from gpu_ami.errors import BuildError, GpuAmiError, MissingTool
+from gpu_ami.errors import BuildError, GpuAmiError, MissingTool, UsageError
 from gpu_ami.files import home_dir, read_json
 from gpu_ami.plan import PACKER_FILE
 from gpu_ami.process import describe, find_tool, run
 from gpu_ami.progress import Progress
+from validator.inputs import read_text
 
 _TAIL_LINES = 40
 _ESCAPES = {"%!(PACKER_COMMA)": ",", "\\n": "\n", "\\r": ""}
@@ -278,6 +279,30 @@ def read_manifest(path: Path, run_id: str) -> Made:
     if built_by != run_id:
         raise BuildError(f"{path}: is of run {built_by}, not of {run_id}", hint="do two builds share one folder?")
     return Made(ami, region, record)
+
+
+def ami_of_manifest(path: Path, region: str) -> str:
+    """The AMI of the last run in the manifest of any Packer template. region: "" for any.
+
+    UsageError: it is no manifest (of the post-processor `manifest`), or the run wrote none or several AMIs there.
+    """
+    try:
+        document = json.loads(read_text(path))
+        builds = [build for build in document["builds"] if isinstance(build, dict)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = 'the post-processor writes it: post-processor "manifest" { output = "packer-manifest.json" }'
+        raise UsageError(f"{path}: not a manifest of Packer's ({error})", hint=hint) from error
+    last = document.get("last_run_uuid")
+    of_last = [build for build in builds if build.get("packer_run_uuid") == last]
+    builds = of_last if last is not None else builds[-1:]
+    artifacts = [part for build in builds for part in str(build.get("artifact_id", "")).split(",")]
+    amis = dict.fromkeys(part.strip() for part in artifacts if re.fullmatch(r"\s*[a-z0-9-]+:ami-[0-9a-f]+\s*", part))
+    fitting = [artifact.partition(":")[2] for artifact in amis if not region or artifact.startswith(f"{region}:")]
+    if len(dict.fromkeys(fitting)) == 1:
+        return fitting[0]
+    found = ", ".join(amis) or "no AMI"
+    where = f" in {region}" if region else ""
+    raise UsageError(f"{path}: expected one AMI of the last run{where}, got {found}", hint="name one with --ami")
 
 
 def _run_folder(run_id: str) -> Path | None:

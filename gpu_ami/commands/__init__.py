@@ -11,8 +11,8 @@ from dataclasses import dataclass
 # In the order of `gpu-ami --help`: the line from recipe to certificate first, then what surrounds it. Commands of the
 # region of this machine follow (gpu_ami/region.py).
 NAMES = (
-    "prove", "plan", "sources", "build", "validate", "certify", "verify", "publish", "key", "diff", "sweep",
-    "attach", "fleet", "launch_template",
+    "prove", "plan", "sources", "build", "validate", "observe", "certify", "verify", "publish", "key", "diff",
+    "sweep", "attach", "fleet", "launch_template",
     "checks", "faults", "record", "merge", "matrix", "doctor", "init", "recipes", "facts",
     "bump", "import_", "events", "xid", "runbook", "telemetry", "dashboard", "lint_agent",
 )  # fmt: skip

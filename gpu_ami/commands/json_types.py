@@ -8,7 +8,7 @@ module: it needs what the commands themselves import late.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from gpu_ami.build import ansible, image, layering
 from gpu_ami.cloud import launch_templates, preflight, sweep
@@ -272,6 +272,54 @@ class MatrixDocument(TypedDict):
     shards: list[Shard]
 
 
+class ObservedSource(TypedDict):
+    """One source of a component: `where` it was read, its `version`; of packages name and full version."""
+
+    source: str
+    where: str
+    version: NotRequired[str]
+    package: NotRequired[str]
+    full: NotRequired[str]
+    held: NotRequired[bool]
+    kernel: NotRequired[str]
+    license: NotRequired[str]
+    built_for: NotRequired[str]
+    error: NotRequired[str]
+
+
+class ObservedComponent(TypedDict):
+    """A component that is in an image; `agrees`: whether all its sources name the same version."""
+
+    name: str
+    version: str
+    agrees: bool
+    disagreement: str
+    packages: dict[str, str]
+    held: list[str]
+    sources: list[ObservedSource]
+
+
+class ObservedFinding(TypedDict):
+    """A rule that the image breaks, or what is not known of it; `level`: problem, warning or note."""
+
+    id: str
+    level: str
+    component: str
+    text: str
+    source: str
+    advice: str
+
+
+class Observed(TypedDict):
+    """`observe`: what is in an image; `differences`: from the recipe of --against."""
+
+    read_of: str
+    components: list[ObservedComponent]
+    absent: list[str]
+    findings: list[ObservedFinding]
+    differences: list[str]
+
+
 # By the command's name; what every command may print first.
 RESULTS: Mapping[str, Any] = {
     "error": ErrorDocument,
@@ -281,6 +329,7 @@ RESULTS: Mapping[str, Any] = {
     "sources": list[SurveyDocument] | list[BuiltModule],
     "build": image.Build | list[layering.LayerState],
     "validate": document.Report,
+    "observe": Observed,
     "certify": certificate.Certificate,
     "verify": verification.FindingsDocument,
     "publish": record.PublicationDocument | verification.FindingsDocument,

@@ -34,6 +34,23 @@ def add_out(parser: argparse.ArgumentParser, file: str = "plan.json") -> None:
     parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help=text)
 
 
+def add_manifest(parser: argparse.ArgumentParser) -> None:
+    text = "take the AMI from the manifest of a Packer build (post-processor manifest, any template)"
+    parser.add_argument("--manifest", type=Path, metavar="FILE", help=text)
+
+
+def read_manifest(args: argparse.Namespace) -> None:
+    """Sets --ami to the AMI of --manifest in the place's region. UsageError: both, or no such AMI in it."""
+    if args.manifest is None:
+        return
+    if args.ami:
+        raise UsageError("--ami and --manifest exclude each other")
+    from gpu_ami.build import ami_of_manifest
+    from gpu_ami.cloud import load_place
+
+    args.ami = ami_of_manifest(args.manifest, load_place(args.where).region if args.where else "")
+
+
 def add_identity(parser: argparse.ArgumentParser, text: str = "private key for --host") -> None:
     parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help=text)
 

@@ -23,6 +23,7 @@ from gpu_ami.plan.document import (
     roles_path,
     root_device_name,
     site_files,
+    with_digest,
 )
 from gpu_ami.plan.lock import Change, changes, compare, locks_folder, render_lock, value_differences, write_lock
 from gpu_ami.plan.matrix import AffectedImage, affected
@@ -55,5 +56,6 @@ __all__ = [
     "root_device_name",
     "site_files",
     "value_differences",
+    "with_digest",
     "write_lock",
 ]

@@ -25,7 +25,7 @@ from gpu_ami.recipes.layers import (
     read_recipe,
     recipe_folders,
 )
-from gpu_ami.recipes.notes import support_of
+from gpu_ami.recipes.notes import remark_found, support_of
 from gpu_ami.recipes.resolver import resolve
 from validator.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
 
@@ -48,6 +48,7 @@ __all__ = [
     "new_recipe_folder",
     "read_recipe",
     "recipe_folders",
+    "remark_found",
     "resolve",
     "section",
     "support_of",

@@ -79,6 +79,13 @@ def _neuron_kernel(context: ResolveContext, versions: Mapping[str, str], sources
         sources.note(f"Neuron is tested with kernel {shown} of {context.os_name}, not with {context.kernel}")
 
 
+def remark_found(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
+    """Notes on an image as it is found: support that has ended, networks, Neuron's kernels."""
+    _ended(context, versions, sources)
+    _network(context, versions, sources)
+    _neuron_kernel(context, versions, sources)
+
+
 BEGIN = "<!-- support of each system: from variables/facts/operating_systems.yml and the local region's base images -->"
 END = "<!-- end of the support of each system -->"
 

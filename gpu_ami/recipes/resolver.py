@@ -167,8 +167,16 @@ def source_ami(context: ResolveContext) -> SourceAmi:
 
 def _instance_type(context: ResolveContext, name: str, sources: Sources) -> InstanceType:
     row = context.instance_types[name]
-    gpu = row.get("gpu")
     sources.add(f"instance type {name}", row)
+    if "gpu" in row:
+        sources.add(f"GPU {row['gpu']['name']}", row["gpu"])
+    return instance_type_row(context.facts, name)
+
+
+def instance_type_row(facts: Facts, name: str) -> InstanceType:
+    """What a plan says of an instance type."""
+    row = facts.instance_types["instance_types"][name]
+    gpu = row.get("gpu")
     entry: InstanceType = {
         "name": name,
         "gpu_count": gpu["count"] if gpu else 0,
@@ -179,7 +187,6 @@ def _instance_type(context: ResolveContext, name: str, sources: Sources) -> Inst
     }
     if gpu:
         entry["gpu"] = cast(Gpu, {key: gpu[key] for key in _GPU_KEYS if key in gpu})
-        sources.add(f"GPU {gpu['name']}", gpu)
     if "neuron" in row:
         entry["neuron"] = row["neuron"]
     return entry

@@ -10,6 +10,7 @@ machines/            an instance: launch, boot, login, restarts, console
 cluster              the machines as nodes of a cluster: refusals, checks of tier TN
 clusters/            the services whose nodes they can be
 golden               golden files: recorded hardware of instance types
+observed_machine     boots an AMI that others built once, to see what is in it
 hosts                a running machine that somebody else booted: its address, and whether it answers
 machine_group        several machines of one type: launch, boots, checks of tier T4
 """

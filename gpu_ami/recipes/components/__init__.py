@@ -17,7 +17,7 @@ from typing import TypedDict
 from gpu_ami.errors import UsageError
 from gpu_ami.files import data_dir
 from gpu_ami.recipes.facts import read_yaml
-from gpu_ami.recipes.rules import Component
+from gpu_ami.recipes.rules import Component, Observed, of_document
 from validator.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, Text
 
 Registry = Mapping[str, Component]
@@ -111,7 +111,13 @@ def of_role(roles: Path, component: Component | str) -> Component:
     texts = {name: spec.get("description", "") for name, spec in specs.items()}
     meanings = {name: text if isinstance(text, str) else " ".join(text) for name, text in texts.items()}
     defaults = {name: spec["default"] for name, spec in specs.items() if "default" in spec}
-    return replace(declared, keys=keys, meanings=meanings, defaults=defaults)
+    observed = declared.observed or _observed(roles / declared.name / "meta" / "observed.yml")
+    return replace(declared, keys=keys, meanings=meanings, defaults=defaults, observed=observed)
+
+
+def _observed(path: Path) -> Observed | None:
+    """How a site's role says that what it installs is observed; None where it says nothing. UsageError: mistakes."""
+    return of_document(read_yaml(path), str(path)) if path.is_file() else None
 
 
 def _kind(spec: ArgumentSpec) -> Kind:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import ARCHITECTURES, NEWEST, Sources, parts
-from gpu_ami.recipes.rules import TELEMETRY_RULES, Assignment, Component, ResolveContext
+from gpu_ami.recipes.rules import TELEMETRY_RULES, Assignment, Component, Observed, ResolveContext, content, package
 from validator.plan_document import AgentPackage, CloudWatchAgent
 from validator.schema import Keys, Text
 
@@ -35,6 +35,12 @@ def _section(context: ResolveContext, _versions: Assignment, sources: Sources) -
 
 COMPONENT = Component(
     "cloudwatch_agent",
+    observed=Observed(
+        (
+            package(r"amazon-cloudwatch-agent", r"^(\d+\.\d+\.\d+)"),
+            content("/opt/aws/amazon-cloudwatch-agent/bin/CWAGENT_VERSION", r"(\d+\.\d+\.\d+)"),
+        )
+    ),
     layer="telemetry",
     early={"node": "package"},
     after=("tuning",),

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import ARCHITECTURES, Facts, Sources
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, versioned
+from gpu_ami.recipes.rules import (
+    PRESENCE,
+    Assignment,
+    Component,
+    Observed,
+    ResolveContext,
+    TemplateVariable,
+    file,
+    package,
+    program,
+    versioned,
+)
 from validator.plan_document import ContainerToolkit
 from validator.schema import Choice, Keys
 
@@ -47,6 +58,14 @@ COMPONENT = Component(
     meanings={"runtime": "container runtime that is configured; default: the base AMI's, else docker"},
     section=ContainerToolkit,
     write=_section,
+    observed=Observed(
+        (
+            package(r"nvidia-container-toolkit(-base)?|libnvidia-container(1|-tools)", r"^(\d+\.\d+\.\d+)"),
+            file("libnvidia-container.so.1", r"libnvidia-container\.so\.(\d+\.\d+\.\d+)$", "library file"),
+            file("/usr/bin/nvidia-ctk", PRESENCE),
+            program("nvidia-ctk --version", r"version (\d+\.\d+\.\d+)"),
+        )
+    ),
     size_gib=0.5,
     template=TemplateVariable(r"(nvidia_)?container_toolkit(_version)?|nvidia_container_runtime_version"),
 )

@@ -10,9 +10,15 @@ from gpu_ami.recipes.rules import (
     LATEST,
     Assignment,
     Component,
+    Observed,
     ResolveContext,
     TemplateVariable,
     Understood,
+    content,
+    file,
+    library,
+    package,
+    program,
     runs_natively,
     versioned,
 )
@@ -85,6 +91,17 @@ COMPONENT = Component(
     meanings={"forward_compatibility": "true: install cuda-compat if the driver is too old for the toolkit"},
     section=Cuda,
     write=_section,
+    observed=Observed(
+        (
+            package(r"cuda-(toolkit|cudart|nvcc|runtime)-\d+-\d+", r"^(?:\d+:)?(\d+\.\d+)"),
+            package(r"nvidia-cuda-toolkit", r"^(?:\d+:)?(\d+\.\d+)"),
+            content("/usr/local/cuda/version.json", r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+\.\d+)', "version.json"),
+            file("/usr/local/cuda", r"/cuda-(\d+\.\d+)$", "link"),
+            *(library(f"libcudart.so.{major}", "cudaRuntimeGetVersion", "cuda") for major in (13, 12, "11.0")),
+            program("/usr/local/cuda/bin/nvcc --version", r"release (\d+\.\d+)"),
+        ),
+        several=True,
+    ),
     # About 8 GB of a network installation: https://github.com/chanzuckerberg/shasta/pull/119 (2026-11-22)
     size_gib=8,
     version_tag="cuda_version",

@@ -7,7 +7,19 @@ from typing import NotRequired
 
 from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
 from gpu_ami.recipes.facts import Sources, branch
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, Understood, plain, versioned
+from gpu_ami.recipes.rules import (
+    Assignment,
+    Component,
+    Observed,
+    ResolveContext,
+    TemplateVariable,
+    Understood,
+    file,
+    library,
+    package,
+    plain,
+    versioned,
+)
 from validator.plan_document import PackagedComponent
 
 
@@ -57,6 +69,13 @@ COMPONENT = Component(
     section=Cudnn,
     write=_section,
     # About 2 GB of storage: https://github.com/karpathy/llm.c/pull/389 (2026-11-22)
+    observed=Observed(
+        (
+            package(r"(lib)?cudnn\d+(-cuda-\d+(-\d+)?)?", r"^(?:\d+:)?(\d+\.\d+\.\d+)"),
+            file("libcudnn.so.*", r"libcudnn\.so\.(\d+\.\d+\.\d+)$", "library file"),
+            *(library(f"libcudnn.so.{major}", "cudnnGetVersion()", "cudnn") for major in (9, 8)),
+        )
+    ),
     size_gib=2,
     version_tag="cudnn_version",
     is_promised=True,

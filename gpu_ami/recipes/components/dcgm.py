@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
 from gpu_ami.recipes.facts import Sources, branch
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, versioned
+from gpu_ami.recipes.rules import (
+    Assignment,
+    Component,
+    Observed,
+    ResolveContext,
+    TemplateVariable,
+    file,
+    package,
+    program,
+    versioned,
+)
 from validator.plan_document import PackagedComponent
 
 
@@ -30,6 +40,13 @@ COMPONENT = Component(
     keys=versioned("4.4.2"),
     section=PackagedComponent,
     write=_section,
+    observed=Observed(
+        (
+            package(r"datacenter-gpu-manager(-\d+-(core|cuda\d+|cuda-all|proprietary))?", r"^(?:\d+:)?(\d+\.\d+\.\d+)"),
+            file("libdcgm.so.*", r"libdcgm\.so\.(\d+\.\d+\.\d+)$", "library file"),
+            program("dcgmi --version", r"version: *(\d+\.\d+\.\d+)"),
+        )
+    ),
     size_gib=1.5,
     template=TemplateVariable(r"(nvidia_)?dcgm(_version)?|datacenter_gpu_manager_version"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, OwnLog, ResolveContext
+from gpu_ami.recipes.rules import PRESENCE, Assignment, Component, Observed, OwnLog, ResolveContext, file
 from validator.plan_document import DrainHook
 from validator.schema import Choice, Flag, Integer, Keys, ListOf
 
@@ -29,6 +29,7 @@ _LOG = OwnLog(
 
 COMPONENT = Component(
     "drain_hook",
+    observed=Observed((file("/etc/systemd/system/gpu-ami-drain-hook.service", PRESENCE),)),
     layer="telemetry",
     early={"node": "files"},
     after=("neuron_monitor",),

@@ -8,14 +8,19 @@ from typing import cast
 from gpu_ami.recipes.facts import NEWEST, Row, Sources
 from gpu_ami.recipes.rules import (
     NETWORK_RULES,
+    PRESENCE,
     Assignment,
     Component,
+    Observed,
     ResolveContext,
     TemplateVariable,
     Understood,
     bundled_plugin,
+    file,
     kernel_module_rule,
+    package,
     plain,
+    record,
     versioned,
 )
 from validator.plan_document import Efa, EfaContents
@@ -71,6 +76,13 @@ COMPONENT = Component(
     section=Efa,
     write=_section,
     rules=(*NETWORK_RULES, kernel_module_rule("efa")),
+    observed=Observed(
+        (
+            record("/opt/amazon/efa_installed_packages", r"(?m)^# EFA installer version: *(\d+\.\d+\.\d+)"),
+            package(r"efa-config|efa-profile|libfabric1?-aws(-bin)?", PRESENCE),
+            file("/opt/amazon/efa/bin/fi_info", PRESENCE),
+        )
+    ),
     size_gib=0.6,
     version_tag="efa_version",
     is_promised=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.rules import Component
+from gpu_ami.recipes.rules import PRESENCE, Component, Observed, file
 from validator.plan_document import EventParser
 from validator.schema import Integer, Keys, Text
 
@@ -10,6 +10,7 @@ _FILE = Text("/var/log/gpuevent.log", r"/[\w./+-]+")
 
 COMPONENT = Component(
     "event_parser",
+    observed=Observed((file("/opt/aws/cloudwatch/nvidia/hwevents/main.py", PRESENCE),)),
     layer="telemetry",
     early={"kernel": "boot_loader", "node": "files"},
     after=("cloudwatch_agent",),

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from gpu_ami.recipes.components.nvidia_driver import driver_packages
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext
+from gpu_ami.recipes.rules import (
+    DRIVER,
+    PRESENCE,
+    Assignment,
+    Component,
+    Observed,
+    ResolveContext,
+    file,
+    package,
+    program,
+)
 from validator.plan_document import DriverCompanion
 from validator.schema import Keys, Text
 
@@ -46,5 +56,12 @@ COMPONENT = Component(
     },
     section=DriverCompanion,
     write=_section,
+    observed=Observed(
+        (
+            package(r"nvidia-fabric-?manager(-\d+)?|cuda-drivers-fabricmanager(-\d+)?", rf"^(?:\d+:)?{DRIVER}"),
+            file("/usr/bin/nv-fabricmanager", PRESENCE),
+            program("nv-fabricmanager --version", DRIVER),
+        )
+    ),
     size_gib=0.1,
 )

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from gpu_ami.recipes.components.nvidia_driver import driver_packages
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext
+from gpu_ami.recipes.rules import (
+    DRIVER,
+    PRESENCE,
+    Assignment,
+    Component,
+    Observed,
+    ResolveContext,
+    file,
+    package,
+    program,
+)
 from validator.plan_document import DriverCompanion
 from validator.schema import Keys, Text
 
@@ -23,5 +33,12 @@ COMPONENT = Component(
     meanings={"version": "the driver's version; installed automatically where memory spans machines"},
     section=DriverCompanion,
     write=_section,
+    observed=Observed(
+        (
+            package(r"nvidia-imex(-\d+)?", rf"^(?:\d+:)?{DRIVER}"),
+            file("/usr/bin/nvidia-imex", PRESENCE),
+            program("nvidia-imex --version", DRIVER),
+        )
+    ),
     size_gib=0.1,
 )

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, refusal
+from gpu_ami.recipes.rules import (
+    PRESENCE,
+    Assignment,
+    Component,
+    Conflict,
+    Observed,
+    ResolveContext,
+    file,
+    module,
+    package,
+    refusal,
+)
 from validator.plan_document import Lustre
 from validator.schema import Keys, Text
 
@@ -56,5 +67,12 @@ COMPONENT = Component(
     section=Lustre,
     write=_section,
     rules=(((), client_is_built),),
+    observed=Observed(
+        (
+            package(r"lustre-client(-utils|-modules-[\w.-]+)?", r"^(\d+\.\d+(?:\.\d+)?)"),
+            *module("lustre", r"^(\d+\.\d+(?:\.\d+)?)"),
+            file("/usr/bin/lfs", PRESENCE),
+        )
+    ),
     size_gib=0.1,
 )

@@ -11,9 +11,12 @@ from gpu_ami.recipes.rules import (
     Assignment,
     Component,
     Conflict,
+    Observed,
     ResolveContext,
     TemplateVariable,
     Understood,
+    file,
+    package,
     versioned,
 )
 from validator import plan_document
@@ -70,6 +73,12 @@ COMPONENT = Component(
     section=Mkl,
     write=_section,
     rules=((("mkl",), has_architecture),),
+    observed=Observed(
+        (
+            package(r"intel-oneapi-mkl(-core|-classic)?(-20[\d.]+)?", r"^(20\d\d\.\d+)"),
+            file("libmkl_rt.so.*", r"/mkl/(20\d\d\.\d+)", "library file"),
+        )
+    ),
     size_gib=5,
     version_tag="intel_mkl_version",
     is_promised=True,

@@ -6,7 +6,19 @@ import re
 
 from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, Understood, plain, versioned
+from gpu_ami.recipes.rules import (
+    Assignment,
+    Component,
+    Observed,
+    ResolveContext,
+    TemplateVariable,
+    Understood,
+    file,
+    library,
+    package,
+    plain,
+    versioned,
+)
 from validator.plan_document import PackagedComponent
 
 
@@ -40,6 +52,13 @@ COMPONENT = Component(
     keys=versioned("2.21.5"),
     section=PackagedComponent,
     write=_section,
+    observed=Observed(
+        (
+            package(r"libnccl2?", r"^(?:\d+:)?(\d+\.\d+\.\d+)"),
+            file("libnccl.so.2", r"libnccl\.so\.(\d+\.\d+\.\d+)$", "library file"),
+            library("libnccl.so.2", "ncclGetVersion", "nccl"),
+        )
+    ),
     size_gib=0.7,
     version_tag="nccl_version",
     is_promised=True,

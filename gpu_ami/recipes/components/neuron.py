@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, has_packages, versioned
+from gpu_ami.recipes.rules import (
+    PRESENCE,
+    Assignment,
+    Component,
+    Conflict,
+    Observed,
+    ResolveContext,
+    file,
+    has_packages,
+    module,
+    package,
+    versioned,
+)
 from validator.plan_document import PackagedComponent
 
 TOOLS = "aws-neuronx-tools"
@@ -69,5 +81,12 @@ COMPONENT = Component(
     section=PackagedComponent,
     write=_section,
     rules=((("neuron",), drives_devices), (("neuron",), has_packages("neuron"))),
+    observed=Observed(
+        (
+            package(r"aws-neuronx?-dkms", r"^(\d+\.\d+\.\d+)"),
+            *module("neuron", r"^(\d+\.\d+\.\d+)"),
+            file("/opt/aws/neuron/bin/neuron-ls", PRESENCE),
+        )
+    ),
     size_gib=2,
 )

@@ -3,8 +3,37 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import NO_KEYS, Assignment, Component, ResolveContext
+from gpu_ami.recipes.rules import (
+    NO_KEYS,
+    PRESENCE,
+    Assignment,
+    Component,
+    Observed,
+    ResolveContext,
+    content,
+    file,
+    package,
+    program,
+    record,
+)
 from validator.plan_document import NodeRole
+
+_OBSERVED = {
+    "dlami": (
+        content("/etc/motd", r"Deep Learning.*?(20\d{6})", "message of the day"),
+        file("/opt/dlami", PRESENCE, "folder of the DLAMI"),
+    ),
+    # amazon-eks-ami: nodeadm in its AL2023 AMIs, bootstrap.sh in those of AL2.
+    "eks": (
+        file("/usr/bin/nodeadm", PRESENCE),
+        file("/etc/eks/bootstrap.sh", PRESENCE),
+        package(r"kubelet", r"^(\d+\.\d+)"),
+        content("/etc/eks/release", r'KUBERNETES_VERSION="?v?(\d+\.\d+)'),
+        program("kubelet --version", r"v(\d+\.\d+)"),
+    ),
+    "ecs": (package(r"ecs-init", PRESENCE), file("/usr/libexec/amazon-ecs-init", PRESENCE)),
+    "parallelcluster": (record("/opt/parallelcluster/.bootstrapped", r"aws-parallelcluster-cookbook-(\d+\.\d+\.\d+)"),),
+}
 
 
 def _component(family: str, after: str, layer: str = "kernel") -> Component:
@@ -18,7 +47,15 @@ def _component(family: str, after: str, layer: str = "kernel") -> Component:
             section["has_driver"] = True
         return section
 
-    return Component(f"node_{family}", layer=layer, after=(after,), keys=NO_KEYS, section=NodeRole, write=write)
+    return Component(
+        f"node_{family}",
+        layer=layer,
+        after=(after,),
+        keys=NO_KEYS,
+        section=NodeRole,
+        write=write,
+        observed=Observed(_OBSERVED[family]),
+    )
 
 
 COMPONENTS = (

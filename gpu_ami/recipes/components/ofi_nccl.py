@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.rules import Component, TemplateVariable, built_from_tag, has_packages, versioned
+from gpu_ami.recipes.rules import (
+    Component,
+    Observed,
+    TemplateVariable,
+    built_from_tag,
+    content,
+    has_packages,
+    package,
+    versioned,
+)
 from validator.plan_document import SourceBuild
+
+# What the plug-in logs when NCCL loads it; the text is in the library.
+_BANNER = r"NET/OFI Initializing aws-ofi-nccl (\d+\.\d+\.\d+)"
 
 COMPONENT = Component(
     "ofi_nccl",
@@ -16,6 +28,14 @@ COMPONENT = Component(
     section=SourceBuild,
     write=built_from_tag("ofi_nccl"),
     rules=((("ofi_nccl",), has_packages("ofi_nccl")),),
+    observed=Observed(
+        (
+            package(r"libnccl-ofi|aws-ofi-nccl"),
+            content("/opt/amazon/ofi-nccl/lib*/libnccl-net*.so", _BANNER, "library file"),
+            content("/opt/amazon/ofi-nccl/lib/*/libnccl-net*.so", _BANNER, "library file"),
+            content("/usr/local/lib/libnccl-net*.so", _BANNER, "library file"),
+        )
+    ),
     size_gib=0.1,
     template=TemplateVariable(r"(aws_)?ofi_nccl(_version)?"),
 )

@@ -1,6 +1,7 @@
 """The rules between versions, and between the values of a recipe: each is a function that yields conflicts.
 
 component            what a component declares of itself, and of variables of Packer templates
+observed             how a component is observed: the sources of its version in any system
 resolve_context      what rules are given: recipe, system, node family, accelerators, facts
 driver               the driver from NVIDIA, the system's archive, GRID's bucket or a base AMI; libraries built on it
 system               rules of instance types, system, node family, accelerators and root volume
@@ -37,12 +38,27 @@ from gpu_ami.recipes.rules.incompatibilities import INCOMPATIBILITY_RULES, TELEM
 from gpu_ami.recipes.rules.incompatibilities import notes as accepted_notes
 from gpu_ami.recipes.rules.interconnect import NETWORK_RULES, bundled_plugin
 from gpu_ami.recipes.rules.kernel_modules import does_not_build, kernel_module_rule
+from gpu_ami.recipes.rules.observed import (
+    DRIVER,
+    PRESENCE,
+    Observed,
+    Source,
+    content,
+    file,
+    library,
+    module,
+    of_document,
+    package,
+    program,
+    record,
+)
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 from gpu_ami.recipes.rules.system import IMAGE_RULES, base_keeps_its_own, has_packages, python_for, volume_has_room
 
 __all__ = [
     "BRANCH_RULES",
     "DISTRIBUTION_RULES",
+    "DRIVER",
     "DRIVER_RULES",
     "GRID_RULES",
     "IMAGE_RULES",
@@ -50,26 +66,37 @@ __all__ = [
     "LATEST",
     "NETWORK_RULES",
     "NO_KEYS",
+    "PRESENCE",
     "TELEMETRY_RULES",
     "Assignment",
     "Component",
     "Conflict",
+    "Observed",
     "OwnLog",
     "ResolveContext",
     "Rule",
+    "Source",
     "TemplateVariable",
     "Understood",
     "accepted_notes",
     "base_keeps_its_own",
     "built_from_tag",
     "bundled_plugin",
+    "content",
     "distribution_has_driver",
     "does_not_build",
+    "file",
     "has_packages",
     "kernel_module_rule",
     "latest",
+    "library",
+    "module",
+    "of_document",
+    "package",
     "plain",
+    "program",
     "python_for",
+    "record",
     "refusal",
     "runs_natively",
     "unknown_layout",

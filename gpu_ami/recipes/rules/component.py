@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpu_ami.recipes.facts import NEWEST, Facts, Sources
+from gpu_ami.recipes.rules.observed import Observed
 from validator.plan_document import SourceBuild
 from validator.schema import Keys, Kind, Text
 
@@ -70,6 +71,7 @@ class Component:
     defaults: of the recipe's section, below the recipe.
     template: the variables of Packer templates that carry its version.
     own_log: the log that the agent sends for it.
+    observed: the sources of its version in a system that gpu-ami did not build.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Component:
     is_promised: bool = False
     template: TemplateVariable | None = None
     own_log: OwnLog | None = None
+    observed: Observed | None = None
 
     def grammar(self, facts: Facts) -> Keys:
         """The keys of the recipe's section."""

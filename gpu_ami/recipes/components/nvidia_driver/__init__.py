@@ -10,21 +10,35 @@ import re
 from gpu_ami.recipes.components.nvidia_driver import driver_packages
 from gpu_ami.recipes.rules import (
     DISTRIBUTION_RULES,
+    DRIVER,
     DRIVER_RULES,
     GRID_RULES,
     INCOMPATIBILITY_RULES,
     LATEST,
     Component,
+    Observed,
     TemplateVariable,
     Understood,
+    content,
     distribution_has_driver,
+    file,
     kernel_module_rule,
     latest,
+    module,
+    package,
+    program,
+    record,
     version_kind,
 )
 from validator.plan_document import NvidiaDriver
 from validator.schema import Choice, Flag, Keys, Text
 
+# The driver's packages as vendor and distributions name them; the kernel's modules packages have the kernel's version.
+_PACKAGES = (
+    r"nvidia-(driver|open|headless|utils|dkms|kernel-open-dkms|kernel-dkms|kernel-common|kmod-common|smi)(-\d{3})?"
+    r"(-(server|open|cuda|libs|bin|assistant|no-dkms))*|kmod-nvidia-(open|latest)(-dkms)?|cuda-drivers(-\d{3})?"
+    r"|libnvidia-(compute|ml)-?\d*(-server)?|libcuda1|nvidia-(dkms|kernel-source)-\d{3}(-open|-server)*"
+)
 FLAVOURS = ("open", "proprietary", "boot")
 # NVIDIA's repository, the operating system's own archive, or AWS's bucket with NVIDIA's GRID driver.
 SOURCES = ("vendor", "distribution", "grid")
@@ -87,6 +101,19 @@ COMPONENT = Component(
         *(((), rule) for rule in GRID_RULES),
     ),
     size_gib=2,
+    observed=Observed(
+        (
+            package(_PACKAGES, rf"^(?:\d+:)?{DRIVER}"),
+            *module("nvidia", DRIVER),
+            *module("nvidia_current", DRIVER),
+            file("libcuda.so.1", rf"libcuda\.so\.{DRIVER}$", "library file"),
+            file("libnvidia-ml.so.1", rf"libnvidia-ml\.so\.{DRIVER}$", "library file"),
+            file("/var/lib/dkms/nvidia*/*/source", rf"/usr/src/nvidia[\w-]*-{DRIVER}$", "DKMS"),
+            record("/var/log/nvidia-installer.log", rf"NVIDIA-Linux-\w+-{DRIVER}|driver version:? *{DRIVER}"),
+            content("/opt/nvidia/drivers/*/.version", DRIVER, "driver tree"),
+            program("nvidia-smi --query-gpu=driver_version --format=csv,noheader", rf"(?m)^{DRIVER}$"),
+        )
+    ),
     version_tag="nvidia_version",
     template=TemplateVariable(
         r"nvidia_version|nvidia_driver(_(lts|major|branch))?(_version)?"

@@ -1,0 +1,45 @@
+"""Any image as it is found: what is in it, whether its sources agree, and which rules it breaks.
+
+reading              one execution of the reading program on a host, on this machine, or on the files of an image
+observation          what was read, component by component: version, where each source has it, whether they agree
+captures             what the agent sends, and whether new kernel lines of the driver reach it
+findings             the rules of `plan`, and what only an image as found can break
+nearest              the nearest recipe by which gpu-ami would rebuild it, and the plan with origin `observed`
+page                 the screen
+"""
+
+from gpu_ami.observe.captures import Capture, capture_of
+from gpu_ami.observe.findings import Finding, Level, findings_of
+from gpu_ami.observe.nearest import (
+    RECIPE_FILE,
+    against,
+    context_of,
+    instance_types,
+    nearest_recipe,
+    observed_plan,
+)
+from gpu_ami.observe.observation import OBSERVATION_FILE, Found, Observation, load
+from gpu_ami.observe.page import text
+from gpu_ami.observe.reading import read_files, read_host, read_local
+
+__all__ = [
+    "OBSERVATION_FILE",
+    "RECIPE_FILE",
+    "Capture",
+    "Finding",
+    "Found",
+    "Level",
+    "Observation",
+    "against",
+    "capture_of",
+    "context_of",
+    "findings_of",
+    "instance_types",
+    "load",
+    "nearest_recipe",
+    "observed_plan",
+    "read_files",
+    "read_host",
+    "read_local",
+    "text",
+]

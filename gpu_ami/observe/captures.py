@@ -1,0 +1,136 @@
+"""What the CloudWatch agent of an image sends, and whether a new line of the driver in the kernel log reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_ami.observe.observation import Observation
+from onhost.observation import AGENT, FOLLOWS
+from validator.probes.agent import config as agent_config
+
+ADVICE = "gpu-ami attach adds an event parser that reads /dev/kmsg and a log group for its events (docs/fleet.md)"
+# Files that rsyslog fills with every new kernel line; /var/log/dmesg is a snapshot of a boot.
+_LIVE_NAMES = ("/var/log/messages", "/var/log/syslog", "/var/log/kern.log")
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One way from the kernel log to CloudWatch Logs.
+
+    source: file or journal that the agent sends. group, stream: where to. written_by: what fills the file ("" unknown).
+    captures: whether a new kernel line arrives; None: it is not known. reason: why.
+    """
+
+    source: str
+    group: str
+    stream: str
+    written_by: str
+    captures: bool | None
+    reason: str
+
+    @property
+    def text(self) -> str:
+        state = {True: "captures", False: "never captures", None: "unknown"}[self.captures]
+        return f"{self.source} → {self.group} / {self.stream}: {state}: {self.reason}"
+
+
+def effective_config(observation: Observation) -> Mapping[str, Any]:
+    """The configuration that the agent makes of all places that it reads; {} without any."""
+    return agent_config.merged(part["config"] for part in observation.agent["parts"])
+
+
+def places(observation: Observation) -> list[str]:
+    """Where the agent's configuration comes from, in words."""
+    shown = [str(part["path"]) for part in observation.agent["parts"]]
+    return shown + [f"{row['path']}: `{row['command']}`" for row in observation.agent["fetched_at_boot"]]
+
+
+def capture_of(observation: Observation) -> list[Capture]:
+    """Each log that the agent sends and that may have kernel lines. [] where there is none."""
+    config = effective_config(observation)
+    captures = [
+        capture
+        for entry in _entries(config, "files")
+        if (capture := _of_file(observation, str(entry.get("file_path", "")), *_names(config, entry))) is not None
+    ]
+    for entry in _entries(config, "journald"):
+        captures.append(_of_journal(entry, *_names(config, entry)))
+    return captures
+
+
+def _entries(config: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    collected: Any = config.get("logs", {})
+    for key in ("logs_collected", kind, "collect_list"):
+        collected = collected.get(key, {}) if isinstance(collected, Mapping) else {}
+    return [entry for entry in collected if isinstance(entry, Mapping)] if isinstance(collected, list) else []
+
+
+def _names(config: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[str, str]:
+    logs = config.get("logs")
+    default = logs.get("log_stream_name", "{instance_id}") if isinstance(logs, Mapping) else "{instance_id}"
+    group = entry.get("log_group_name", entry.get("file_path", "journald"))
+    return str(group), str(entry.get("log_stream_name", default))
+
+
+def _of_journal(entry: Mapping[str, Any], group: str, stream: str) -> Capture:
+    units = entry.get("units")
+    if units and not any("kernel" in str(unit) for unit in units):
+        return Capture("journal", group, stream, "systemd-journald", False, f"only units {', '.join(map(str, units))}")
+    return Capture("journal", group, stream, "systemd-journald", True, "the journal has every kernel line")
+
+
+def _of_file(observation: Observation, path: str, group: str, stream: str) -> Capture | None:
+    """None: a log that has no kernel lines."""
+    captures = observation.document["captures"]
+    if "event_parser" in observation.found and path.startswith(("/var/log/gpuevent", "/var/log/gpu-ami")):
+        return Capture(path, group, stream, "gpu-ami's event parser", True, "it reads /dev/kmsg")
+    for row in captures["syslog"]:
+        if _matches(path, row["file"]):
+            return Capture(path, group, stream, f"rsyslog ({row['rule']})", True, "rsyslog writes every kernel line")
+    for script in captures["scripts"]:
+        if any(_matches(path, written) for written in script["writes"]):
+            return _of_script(script, path, group, stream)
+    if path == "/var/log/dmesg":
+        return Capture(path, group, stream, "", False, "a snapshot of the boot: a later Xid is not in it")
+    if path in _LIVE_NAMES:
+        reason = "no rsyslog writes it on this image"
+        return Capture(path, group, stream, "", False, reason)
+    return None
+
+
+def _of_script(script: Mapping[str, Any], path: str, group: str, stream: str) -> Capture:
+    by = f"{script['path']}, started by {script['started_by']}"
+    if script["how"] == FOLLOWS:
+        return Capture(path, group, stream, by, True, "the script follows the kernel log")
+    if script["again"]:
+        return Capture(
+            path, group, stream, by, None, "the script reads dmesg again and again; lines may come twice or late"
+        )
+    return Capture(path, group, stream, by, False, "the script reads a snapshot of dmesg: a later Xid is not in it")
+
+
+def _matches(pattern: str, path: str) -> bool:
+    """Whether the agent's file_path, which may have wildcards, names a file."""
+    from fnmatch import fnmatch
+
+    return pattern == path or fnmatch(path, pattern)
+
+
+def sends_gpu_metrics(config: Mapping[str, Any]) -> bool:
+    """Whether the agent collects metrics of GPUs."""
+    return bool(agent_config.measurements(config))
+
+
+def unsent(observation: Observation) -> list[str]:
+    """Scripts that look for the driver's lines, and whose output the agent does not send."""
+    sent = {capture.source for capture in capture_of(observation)}
+    return [
+        str(script["path"])
+        for script in observation.document["captures"]["scripts"]
+        if not any(_matches(path, written) for path in sent for written in script["writes"])
+    ]
+
+
+__all__ = ["ADVICE", "AGENT", "Capture", "capture_of", "effective_config", "places", "sends_gpu_metrics", "unsent"]

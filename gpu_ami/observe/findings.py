@@ -1,0 +1,330 @@
+"""Findings on an image as it is found: the rules that `plan` has, run over what is there, and what a plan cannot have.
+
+Each has its source. What the facts do not know is said (level NOTE), never refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from gpu_ami.observe.captures import ADVICE, Capture, capture_of, effective_config, places, sends_gpu_metrics, unsent
+from gpu_ami.observe.observation import Found, Observation, same
+from gpu_ami.recipes import remark_found
+from gpu_ami.recipes.facts import Facts, Sources, at_least, branch
+from gpu_ami.recipes.rules import Conflict, ResolveContext, Rule
+
+# Rules on where a build takes its packages from and how: an image that is there has them already.
+_OF_BUILDS = frozenset(
+    {
+        "repository_has_driver", "repository_has_cuda", "repository_has_architecture", "distribution_has_driver",
+        "distribution_has_release", "client_is_built", "agent_reads_power_draw",
+    }
+)  # fmt: skip
+_MANUALS = {
+    "fabric": "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/ (one version with the driver)",
+    "imex": "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/ (IMEX and driver: one version)",
+    "cgroups": (
+        "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html"
+        " (Containers losing access to GPUs); NVIDIA/nvidia-container-toolkit#48"
+    ),
+    "nouveau": "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (Disable nouveau)",
+    "kernels": "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (kernel headers, DKMS)",
+    "agent": "https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/create-cloudwatch-agent-configuration-file.html",
+    "translator": "aws/amazon-cloudwatch-agent translator/cmdutil (GenerateMergedJsonConfigMap)",
+    "dmesg": "https://man7.org/linux/man-pages/man1/dmesg.1.html; aws-efa-nccl-baseami-pipeline d8b0211",
+    "observed": "what was read of this image",
+}
+
+
+class Level(StrEnum):
+    """How much a finding means for the image."""
+
+    PROBLEM = "problem"  # something does not work, or will not
+    WARNING = "warning"  # it works now, and something common breaks it, or it is blind to something
+    NOTE = "note"  # something to know; what the facts do not know
+
+
+@dataclass(frozen=True)
+class Finding:
+    """id: stable, of the rule. component: "" for the image as a whole. source: where the rule stands."""
+
+    id: str
+    level: Level
+    component: str
+    text: str
+    source: str
+    advice: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return {key: str(value) for key, value in asdict(self).items()}
+
+
+def findings_of(observation: Observation, facts: Facts, context: ResolveContext | None) -> list[Finding]:
+    """All findings, the worst first. context: of the nearest recipe; None where the facts lack the system."""
+    found = [
+        *_sources_agree(observation),
+        *_driver(observation),
+        *_companions(observation),
+        *_containers(observation),
+        *_agent(observation, facts),
+        *_captures(observation),
+        *_held(observation),
+        *_unknown(observation, facts),
+        *(_rules(observation, facts, context) if context else ()),
+    ]
+    unique = {(one.id, one.component, one.text): one for one in found}
+    return sorted(unique.values(), key=lambda one: list(Level).index(one.level))
+
+
+def _sources_agree(observation: Observation) -> Iterator[Finding]:
+    for component in observation.found.values():
+        if component.disagreement:
+            yield Finding(
+                "sources-differ", Level.PROBLEM, component.name,
+                f"{component.label}: its sources name different versions: {component.disagreement}",
+                _MANUALS["observed"], "install one version of all its parts",
+            )  # fmt: skip
+
+
+def _driver(observation: Observation) -> Iterator[Finding]:
+    driver = observation.found.get("nvidia_driver")
+    if driver is None:
+        return
+    sources = set(driver.by_source)
+    trees = "driver tree" in sources
+    without = observation.kernels_without("nvidia_driver")
+    if without and not trees:
+        every = len(without) == len(observation.document["kernels"])
+        booted = observation.kernel in without
+        text = f"no kernel module of the driver for kernel {', '.join(without)}"
+        if booted and not every:
+            text += ", which the image boots" if observation.running else ", the newest, which a boot takes"
+        yield Finding(
+            "module-missing", Level.PROBLEM if booted or every else Level.WARNING, "nvidia_driver", text,
+            _MANUALS["kernels"], "install the kernel's headers and build the module (DKMS), or remove the kernel",
+        )  # fmt: skip
+    elif not observation.document["kernels"] and not trees and "module loaded" not in sources:
+        yield Finding(
+            "no-kernel", Level.NOTE, "nvidia_driver",
+            "no kernel is installed in these files: modules were not looked for", _MANUALS["observed"],
+        )  # fmt: skip
+    if observation.running and not trees and "module loaded" not in sources and observation.document["devices"]:
+        text = "the driver's module is not loaded, although the machine has a device for it"
+        yield Finding("module-not-loaded", Level.PROBLEM, "nvidia_driver", text, _MANUALS["kernels"], "see dmesg")
+    if not observation.settings["nouveau_blacklisted_in"] and not trees:
+        text = "nouveau is not blacklisted: if it binds a GPU first, the driver cannot use it"
+        advice = "write `blacklist nouveau` into /etc/modprobe.d/ and rebuild the initial ramdisk"
+        yield Finding("nouveau", Level.WARNING, "nvidia_driver", text, _MANUALS["nouveau"], advice)
+    if "package database" not in sources and not trees:
+        yield Finding(
+            "no-package", Level.WARNING, "nvidia_driver",
+            f"driver {driver.version} is of no package ({driver.where}): nothing upgrades or verifies it",
+            _MANUALS["observed"], "" if "DKMS" in sources else "a new kernel has no module: register it with DKMS",
+        )  # fmt: skip
+
+
+def _companions(observation: Observation) -> Iterator[Finding]:
+    """Programs that need a driver of exactly their own version."""
+    driver = observation.found.get("nvidia_driver")
+    for name, rule in (("fabric_manager", "fabric"), ("imex", "imex")):
+        one = observation.found.get(name)
+        if driver and one and driver.version and one.version and not same(driver.version, one.version):
+            text = f"{one.label} {one.version} with driver {driver.version}: it stops, and no GPU behind it is usable"
+            advice = f"install {one.label} {driver.version}"
+            yield Finding(f"{name}-version", Level.PROBLEM, name, text, _MANUALS[rule], advice)
+
+
+def _containers(observation: Observation) -> Iterator[Finding]:
+    toolkit = observation.found.get("container_toolkit")
+    if toolkit is None:
+        return
+    settings = observation.settings
+    mode = settings["runtime_mode"] or "auto"
+    legacy = mode == "legacy" or (mode == "auto" and not at_least(toolkit.version or "0", "1.18"))
+    if legacy and "docker" in settings["has_runtime"]:
+        text = (
+            f"container toolkit {toolkit.version} in mode {mode} adds GPUs behind systemd's back: after `systemctl"
+            " daemon-reload` running containers lose them"
+        )
+        advice = 'use CDI: mode = "cdi" in /etc/nvidia-container-runtime/config.toml, or toolkit 1.18 or newer'
+        yield Finding("daemon-reload", Level.WARNING, "container_toolkit", text, _MANUALS["cgroups"], advice)
+    if settings["has_runtime"] and not settings["runtimes"] and observation.node[0] == "ec2":
+        names = " and ".join(settings["has_runtime"])
+        text = f"no configuration of {names} names the runtime nvidia: containers get no GPU but by CDI"
+        advice = "nvidia-ctk runtime configure"
+        yield Finding("runtime", Level.WARNING, "container_toolkit", text, _MANUALS["cgroups"], advice)
+
+
+def _agent(observation: Observation, facts: Facts) -> Iterator[Finding]:
+    agent = observation.found.get("cloudwatch_agent")
+    if agent is None:
+        if observation.accelerator:
+            text = "no CloudWatch agent: neither metrics of GPUs nor logs leave an instance"
+            yield Finding("no-agent", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], ADVICE)
+        return
+    read = observation.agent
+    for mistake in read["mistakes"]:
+        text = f"the agent cannot read {mistake}: it does not start"
+        yield Finding("agent-config", Level.PROBLEM, "cloudwatch_agent", text, _MANUALS["translator"])
+    if not read["parts"] and not read["mistakes"]:
+        told = "; ".join(f"{row['path']}: {row['command']}" for row in read["fetched_at_boot"])
+        if told:
+            text = f"the agent's configuration is fetched at boot ({told}): it is not in the image"
+            yield Finding("agent-fetched", Level.NOTE, "cloudwatch_agent", text, _MANUALS["agent"])
+        else:
+            text = "the agent is not configured: it does not start, or sends memory and disk alone"
+            yield Finding("agent-unconfigured", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], ADVICE)
+    elif not sends_gpu_metrics(effective_config(observation)) and observation.accelerator == "nvidia":
+        text = f"the agent ({', '.join(places(observation))}) collects no metric of GPUs"
+        yield Finding("no-gpu-metrics", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], ADVICE)
+    if len(read["parts"]) > 1 and (clash := _clash(read["parts"])):
+        text = f"parts of the agent's configuration differ: {clash}: its translator refuses them"
+        yield Finding("agent-parts", Level.PROBLEM, "cloudwatch_agent", text, _MANUALS["translator"])
+    if not read["enabled"] and not read["fetched_at_boot"]:
+        text = "the agent's unit is not enabled: it does not start at boot"
+        advice = "systemctl enable amazon-cloudwatch-agent"
+        yield Finding("agent-disabled", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], advice)
+    yield from _layout(observation, facts, agent)
+
+
+def _clash(parts: Sequence[Mapping[str, Any]]) -> str:
+    """The first key that two parts set to different values; lists are joined by the translator."""
+    seen: dict[str, tuple[str, object]] = {}
+    for part in parts:
+        for path, value in _leaves(part["config"], ""):
+            before = seen.setdefault(path, (part["path"], value))
+            if not isinstance(value, list) and before[1] != value:
+                return f"{path}: {before[1]!r} in {before[0]}, {value!r} in {part['path']}"
+    return ""
+
+
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from _leaves(below, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _layout(observation: Observation, facts: Facts, agent: Found) -> Iterator[Finding]:
+    """An agent that does not read what this driver's nvidia-smi prints."""
+    driver = observation.found.get("nvidia_driver")
+    measured = effective_config(observation)
+    if driver is None or not driver.version or not sends_gpu_metrics(measured):
+        return
+    from validator.probes.agent import config as agent_config
+
+    table = facts.cloudwatch_agent["nvidia_smi"]
+    rows = [row for row in table["power_draw"] if at_least(driver.version, row["driver_from"])]
+    missing = [row for row in rows if not at_least(agent.version, row["agent_from"])]
+    if missing and "power_draw" in agent_config.measurements(measured):
+        row = missing[-1]
+        text = f"agent {agent.version} publishes no power_draw of driver {driver.version}: needs ≥ {row['agent_from']}"
+        yield Finding("agent-power-draw", Level.PROBLEM, "cloudwatch_agent", text, row["source"], "upgrade the agent")
+    known = [row for row in table["layouts"] if at_least(driver.version, row["driver_from"])]
+    if known and not ("agent_from" in known[-1] and at_least(agent.version, known[-1]["agent_from"])):
+        row = known[-1]
+        text = (
+            f"agent {agent.version} does not know the layout {row['name']} of nvidia-smi {driver.version}: it logs a"
+            " warning and reads it as the newest that it knows"
+        )
+        advice = "check that the metrics of GPUs arrive"
+        yield Finding("agent-layout", Level.NOTE, "cloudwatch_agent", text, row["source"], advice)
+
+
+def _captures(observation: Observation) -> Iterator[Finding]:
+    """What captures Xids: one finding, with the advice how to add it."""
+    if observation.accelerator != "nvidia":
+        return
+    ways = capture_of(observation)
+    if any(way.captures for way in ways):
+        return
+    blind = [f"{way.source} → {way.group}: {way.reason}" for way in ways]
+    blind += [f"{path} writes where the agent reads nothing" for path in unsent(observation)]
+    if any(way.captures is None for way in ways):
+        text = f"it is not known whether an Xid is captured: {'; '.join(blind)}"
+    elif observation.agent["fetched_at_boot"] and not observation.agent["parts"]:
+        text = "whether an Xid is captured is decided by a configuration that is fetched at boot"
+        yield Finding("xid-capture", Level.NOTE, "", text, _MANUALS["dmesg"], ADVICE)
+        return
+    else:
+        reason = "; ".join(blind) or "no log of kernel lines is sent anywhere"
+        text = f"this image does not capture Xids: {reason}"
+    yield Finding("xid-capture", Level.WARNING, "", text, _MANUALS["dmesg"], ADVICE)
+
+
+def _held(observation: Observation) -> Iterator[Finding]:
+    driver = observation.found.get("nvidia_driver")
+    if driver and driver.packages and not driver.held:
+        text = "no package of the driver is held: an upgrade of the system replaces it under running jobs"
+        advice = "apt-mark hold, or dnf versionlock, and release it for a planned upgrade"
+        yield Finding("not-held", Level.WARNING, "nvidia_driver", text, _MANUALS["observed"], advice)
+
+
+def _unknown(observation: Observation, facts: Facts) -> Iterator[Finding]:
+    """What the facts do not know."""
+    name, row = observation.system(facts)
+    if row is None:
+        text = f"{name} is not in the facts: rules of systems were not judged"
+        yield Finding("unknown-system", Level.NOTE, "", text, "variables/facts/operating_systems.yml")
+    for component in observation.found.values():
+        known = _releases(facts, component.name)
+        if known and component.version and component.version not in known:
+            near = [release for release in known if branch(release) == branch(component.version)]
+            rest = f"; of its branch it has {', '.join(list(near)[-3:])}" if near else ""
+            text = f"{component.label} {component.version} is not in the facts{rest}: rules on it were not judged"
+            source = f"variables/facts ({component.name})"
+            yield Finding("unknown-version", Level.NOTE, component.name, text, source)
+    for error in observation.document["errors"]:
+        yield Finding("unread", Level.NOTE, "", f"could not be read: {error}", _MANUALS["observed"])
+    if not observation.document["package_database"]:
+        text = "no package database could be read: what is there was looked for in files alone"
+        yield Finding("no-database", Level.NOTE, "", text, _MANUALS["observed"])
+
+
+def _releases(facts: Facts, component: str) -> Mapping[str, Any]:
+    try:
+        return facts.releases(component)
+    except (KeyError, AttributeError):
+        return {}
+
+
+def known_versions(observation: Observation, facts: Facts) -> dict[str, str]:
+    """Components whose observed version the facts know."""
+    return {
+        one.name: one.version
+        for one in observation.found.values()
+        if one.version in _releases(facts, one.name) and observation.registry[one.name].is_chosen
+    }
+
+
+def _rules(observation: Observation, facts: Facts, context: ResolveContext) -> Iterator[Finding]:
+    """The rules between versions that `plan` has, over what is there, and the notes that a plan would have."""
+    versions = known_versions(observation, facts)
+    for names, rule in context.rules:
+        if rule.__name__ in _OF_BUILDS or not all(name in versions for name in names):
+            continue
+        for conflict in _conflicts(rule, context, versions):
+            component = conflict.path.partition(".")[0]
+            yield Finding(
+                rule.__name__.replace("_", "-"), Level.PROBLEM, component, conflict.text, conflict.source,
+                conflict.nearest,
+            )  # fmt: skip
+    sources = Sources()
+    remark_found(context, versions, sources)
+    for note in sources.notes:
+        yield Finding("note", Level.NOTE, "", note, "variables/facts")
+
+
+def _conflicts(rule: Rule, context: ResolveContext, versions: Mapping[str, str]) -> list[Conflict]:
+    """Conflicts of a rule; none where the facts lack a row that it asks for, since a recipe would name it."""
+    try:
+        return list(rule(context, versions))
+    except KeyError:
+        return []
+
+
+__all__ = ["Capture", "Finding", "Level", "findings_of", "known_versions"]

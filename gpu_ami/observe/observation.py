@@ -1,0 +1,208 @@
+"""What was read of an image, component by component: version, where each source has it, and whether they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.files import read_document
+from gpu_ami.recipes.components import Registry, components
+from gpu_ami.recipes.facts import Facts, Row, parts
+from onhost.observation import SCHEMA
+
+OBSERVATION_FILE = "observation.json"
+# Whose word counts where sources differ: what runs before what lies on disk, that before what a database says.
+_PREFERRED = (
+    "module loaded", "library's own word", "program", "module on disk", "library file", "link", "version.json",
+    "file", "package database", "DKMS", "driver tree", "installer's record",
+)  # fmt: skip
+_MANY = 3  # readings of a source that are shown
+
+
+@dataclass(frozen=True)
+class Found:
+    """A component that is in the image.
+
+    version: "" where it is there and no source names one. by_source: source → its versions, the newest first.
+    disagreement: "" where all sources agree. full: package → its full version in the package database.
+    """
+
+    name: str
+    label: str
+    version: str
+    readings: Sequence[Mapping[str, Any]]
+    by_source: Mapping[str, Sequence[str]]
+    disagreement: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
+
+    @property
+    def where(self) -> str:
+        """Where its version was read, source by source."""
+        shown = []
+        for source in dict.fromkeys(str(reading["source"]) for reading in self.readings):
+            places = [str(reading["where"]) for reading in self.readings if reading["source"] == source]
+            rest = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            shown.append(f"{source} ({places[0]}{rest})")
+        return ", ".join(shown)
+
+    @property
+    def sources(self) -> int:
+        """How many sources show it."""
+        return len({reading["source"] for reading in self.readings})
+
+    def to_json(self) -> dict[str, object]:
+        """Of observation.json."""
+        return {
+            "name": self.name, "version": self.version, "agrees": not self.disagreement,
+            "disagreement": self.disagreement, "packages": dict(self.packages), "held": sorted(self.held),
+            "sources": [{key: value for key, value in reading.items() if value != ""} for reading in self.readings],
+        }  # fmt: skip
+
+
+def same(first: str, second: str) -> bool:
+    """Whether two versions are the same as far as both go: 12.9 and 12.9.1."""
+    one, other = first.split("."), second.split(".")
+    most = min(len(one), len(other))
+    return one[:most] == other[:most]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the reading program printed, and what follows from it. document: observation.json, as it was printed."""
+
+    document: Mapping[str, Any]
+    registry: Registry
+
+    def named(self, name: str) -> Observation:
+        """The same, of an image that is called so."""
+        return Observation({**self.document, "read_of": name}, self.registry)
+
+    @cached_property
+    def found(self) -> Mapping[str, Found]:
+        """Component → what was found of it, in the order of a plan; those that are absent are not among them."""
+        rows = {name: self._found(name) for name in self.registry if self.document["readings"].get(name)}
+        return {name: row for name, row in rows.items() if row is not None}
+
+    def _found(self, name: str) -> Found | None:
+        declared = self.registry[name]
+        readings = [row for row in self.document["readings"][name] if not row.get("error")]
+        by_source: dict[str, list[str]] = {}
+        for row in readings:
+            versions = by_source.setdefault(str(row["source"]), [])
+            if row["version"] and row["version"] not in versions:
+                versions.append(str(row["version"]))
+        by_source = {source: sorted(versions, key=parts, reverse=True) for source, versions in by_source.items()}
+        if not readings:
+            return None
+        named = {source: versions for source, versions in by_source.items() if versions}
+        order = [source for source in _PREFERRED if source in named] + [one for one in named if one not in _PREFERRED]
+        version = named[order[0]][0] if order else ""
+        several = bool(declared.observed and declared.observed.several)
+        others = [
+            f"{source} {', '.join(versions[:_MANY])}"
+            for source, versions in named.items()
+            if not (any if several else all)(same(version, other) for other in versions)
+        ]
+        return Found(
+            name,
+            declared.label or name,
+            version,
+            readings,
+            by_source,
+            f"{order[0]} {version}; {'; '.join(others)}" if others else "",
+            {str(row["package"]): str(row["full"]) for row in readings if "package" in row},
+            frozenset(str(row["package"]) for row in readings if row.get("held")),
+        )
+
+    @property
+    def absent(self) -> list[str]:
+        """Components that no source shows. `absent_sources` says how many sources were asked."""
+        return [name for name, one in self.registry.items() if one.observed and name not in self.found]
+
+    @property
+    def absent_sources(self) -> list[str]:
+        """What shows that a component is absent: the package database, if it could be read, and the files."""
+        database = str(self.document["package_database"])
+        return [*([database] if database else []), "its files"]
+
+    @property
+    def running(self) -> bool:
+        return bool(self.document["running"])
+
+    @property
+    def architecture(self) -> str:
+        return str(self.document["architecture"] or "x86_64")
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.document["settings"]  # type: ignore[no-any-return]
+
+    @property
+    def agent(self) -> Mapping[str, Any]:
+        return self.document["agent"]  # type: ignore[no-any-return]
+
+    def system(self, facts: Facts) -> tuple[str, Row | None]:
+        """Name and row of the operating system in the facts; None where they do not have it."""
+        read = self.document["os"]
+        for name, row in facts.operating_systems.items():
+            if (str(row["id"]), str(row["version"])) == (read["id"], read["version"]):
+                return name, row
+        return str(read["name"] or read["id"] or "an unknown system"), None
+
+    @property
+    def kernel(self) -> str:
+        """The release of the running kernel, of image files the newest installed one."""
+        installed = sorted(self.document["kernels"], key=lambda release: parts(_numbers(release)))
+        return str(self.document["running_kernel"] or (installed[-1] if installed else ""))
+
+    @property
+    def kernel_series(self) -> str:
+        return ".".join(_numbers(self.kernel).split(".")[:2])
+
+    @property
+    def node(self) -> tuple[str, str]:
+        """Node family and version of its orchestrator; `ec2` and "" of a plain instance."""
+        for name in ("node_parallelcluster", "node_eks", "node_ecs", "node_dlami"):
+            if name in self.found:
+                return name.removeprefix("node_"), self.found[name].version
+        return "ec2", ""
+
+    @property
+    def accelerator(self) -> str:
+        """nvidia, neuron or "": of what is installed."""
+        return "nvidia" if "nvidia_driver" in self.found else "neuron" if "neuron" in self.found else ""
+
+    @property
+    def flavour(self) -> str:
+        """open or proprietary, by the licence of the module; boot where both are there; "" where it is unknown."""
+        driver = self.found.get("nvidia_driver")
+        licences = {str(row["license"]) for row in (driver.readings if driver else ()) if row.get("license")}
+        flavours = {"open" if "MIT" in licence or "GPL" in licence else "proprietary" for licence in licences}
+        return "boot" if len(flavours) > 1 else next(iter(flavours), "")
+
+    def kernels_without(self, component: str) -> list[str]:
+        """Installed kernels that have no module of a component that has one for another kernel, or a source for it."""
+        found = self.found.get(component)
+        having = {str(row["kernel"]) for row in (found.readings if found else ()) if row.get("kernel")}
+        return [kernel for kernel in self.document["kernels"] if kernel not in having]
+
+    def to_json(self) -> dict[str, object]:
+        """observation.json: what was printed, with what follows from it."""
+        return {**self.document, "components": [one.to_json() for one in self.found.values()], "absent": self.absent}
+
+
+def _numbers(release: str) -> str:
+    import re
+
+    match = re.match(r"[\d.]+", release)
+    return match[0].strip(".") if match else "0"
+
+
+def load(path: Path) -> Observation:
+    """An observation.json. UsageError: it is none."""
+    document = read_document(path, SCHEMA, "observe")
+    return Observation(document, components())

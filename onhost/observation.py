@@ -1,0 +1,604 @@
+"""What is in a system: each component's version by every source that names one, and what its agent sends.
+
+    observation.py [--root /] [--running] < REQUEST
+
+REQUEST is JSON: component → list of sources [kind, target, pattern, text] (gpu_ami/recipes/rules/observed.py). With
+--root it reads the files of a tree and runs nothing of it; on the running system (--running) it also asks the kernel,
+programs and libraries. Prints one JSON document. Python 3.6 or newer, standard library alone; changes nothing.
+"""
+
+import argparse
+import glob
+import gzip
+import json
+import lzma
+import os
+import re
+import sqlite3
+import struct
+import subprocess
+import sys
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+
+Reading = Dict[str, Any]
+
+SCHEMA = "gpu-ami/observation/1"
+SECONDS = 30.0
+MOST_TEXT = 1 << 20
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/aws/neuron/bin"
+AGENT = "/opt/aws/amazon-cloudwatch-agent"
+LIBRARY_FOLDERS = (
+    "/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib",
+    "/usr/local/lib64", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/opt/amazon/efa/lib*", "/opt/amazon/ofi-nccl/lib*",
+    "/opt/amazon/ofi-nccl/lib/*-linux-gnu", "/opt/nvidia/*/lib*", "/opt/intel/oneapi/mkl/*/lib", "/opt/aws/neuron/lib",
+)  # fmt: skip
+# Where programs that capture kernel messages are started from.
+STARTERS = (
+    "/etc/systemd/system/*.service", "/etc/systemd/system/*.timer", "/usr/lib/systemd/system/*.service",
+    "/lib/systemd/system/*.service", "/etc/cron.d/*", "/etc/crontab", "/var/spool/cron/*", "/var/spool/cron/crontabs/*",
+    "/etc/cron.hourly/*", "/etc/cron.daily/*", "/etc/rc.local",
+)  # fmt: skip
+
+
+class Tree:
+    """The files of a system below `root` ("" is the running one). Absolute links stay within the root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def resolve(self, path: str) -> str:
+        """The path on this machine, with every link followed inside the root."""
+        parts, done, hops = [part for part in path.split("/") if part], "", 0
+        while parts:
+            part = parts.pop(0)
+            if part == "..":
+                done = done.rpartition("/")[0]
+                continue
+            here = self.root + done + "/" + part
+            if os.path.islink(here) and hops < 40:
+                hops += 1
+                link = os.readlink(here)
+                if link.startswith("/"):
+                    done = ""
+                parts = [step for step in link.split("/") if step and step != "."] + parts
+            else:
+                done += "/" + part
+        return self.root + (done or "/")
+
+    def shown(self, path: str) -> str:
+        """The path as the system has it."""
+        return path[len(self.root) :] or "/"
+
+    def glob(self, pattern: str) -> List[str]:
+        """Paths, as the system has them, that match; links are followed inside the root, folder by folder."""
+        found = [""]
+        for part in [step for step in pattern.split("/") if step]:
+            nearer = []
+            for folder in found:
+                if not re.search(r"[*?\[]", part):
+                    if os.path.lexists(self.resolve(folder) + "/" + part):
+                        nearer.append(folder + "/" + part)
+                    continue
+                names = glob.glob(glob.escape(self.resolve(folder).rstrip("/")) + "/" + part)
+                nearer += [folder + "/" + os.path.basename(name) for name in names]
+            found = nearer
+        return sorted(found)
+
+    def text(self, path: str, most: int = MOST_TEXT) -> Optional[str]:
+        """A regular file's beginning; None where it is none, or cannot be read."""
+        real = self.resolve(path)
+        if not os.path.isfile(real):
+            return None
+        try:
+            with open(real, "rb") as file:
+                return file.read(most).decode("utf-8", "replace")
+        except OSError:
+            return None
+
+
+def output(*command: str) -> str:
+    """What a program prints; "" where it is missing, fails or takes too long."""
+    try:
+        done = subprocess.run(
+            list(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+            timeout=SECONDS, check=False,
+            env={"LC_ALL": "C.UTF-8", "PATH": PATH},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace")
+
+
+def os_release(tree: Tree) -> Dict[str, str]:
+    for path in ("/etc/os-release", "/usr/lib/os-release"):
+        text = tree.text(path)
+        if text is not None:
+            rows = [line.partition("=") for line in text.splitlines() if "=" in line]
+            return {key.strip(): value.strip().strip("\"'") for key, _, value in rows}
+    return {}
+
+
+# --- packages -------------------------------------------------------------------------------------------------------
+
+
+def packages(tree: Tree) -> Tuple[str, List[Dict[str, str]]]:
+    """Which database was read ("" where none could be), and the installed packages: name, version, held.
+
+    dpkg's database without its programs is not the system's own: emulated distributions stand on Debian's files.
+    """
+    status = tree.text("/var/lib/dpkg/status", 1 << 26)
+    if status is not None and tree.glob("/usr/bin/dpkg-query"):
+        return "dpkg (/var/lib/dpkg/status)", list(dpkg(status))
+    for path in ("/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite"):
+        real = tree.resolve(path)
+        if os.path.isfile(real):
+            try:
+                return "rpm (" + path + ")", list(rpm_sqlite(real, locks(tree)))
+            except (sqlite3.Error, struct.error, ValueError, IndexError) as error:
+                return "", [{"error": "%s: %s" % (path, error)}]
+    form = "%{NAME}\\t%{VERSION}-%{RELEASE}\\n"
+    where = ["--dbpath", tree.resolve("/var/lib/rpm")] if tree.root else []
+    rows = [line.split("\t") for line in output("rpm", *(where + ["-qa", "--qf", form])).splitlines()]
+    held = locks(tree)
+    found = [
+        {"name": row[0], "version": row[1], "held": "yes" if is_locked(row[0], held) else ""}
+        for row in rows
+        if len(row) == 2 and row[0] != "gpg-pubkey"
+    ]
+    if found:
+        return "rpm (rpm -qa)", found
+    return "", []
+
+
+def dpkg(status: str) -> Iterator[Dict[str, str]]:
+    for block in status.split("\n\n"):
+        fields = dict(re.findall(r"(?m)^([A-Z][\w-]*): (.*)$", block))
+        words = fields.get("Status", "").split()
+        if words[-1:] in ([], ["not-installed"], ["config-files"]) or "Package" not in fields:
+            continue
+        yield {
+            "name": fields["Package"], "version": fields.get("Version", ""), "held": "yes" if words[0] == "hold" else ""
+        }  # fmt: skip
+
+
+def locks(tree: Tree) -> List[str]:
+    """Patterns of names that dnf or yum keeps in their version: `name-epoch:version*`."""
+    lines = []
+    for path in ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list"):
+        lines += [line.strip() for line in (tree.text(path) or "").splitlines()]
+    toml = tree.text("/etc/dnf/versionlock.toml") or ""
+    named = re.findall(r'(?m)^\s*name\s*=\s*"([^"]+)"', toml)
+    plain = [re.sub(r"^\d+:", "", line) for line in lines if line and line[0] not in "#!"]
+    return [re.sub(r"-(\d+:)?[^-]*-[^-]*$", "", line) for line in plain] + named
+
+
+def is_locked(name: str, held: Sequence[str]) -> bool:
+    return any(re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name) for pattern in held)
+
+
+def rpm_sqlite(path: str, held: Sequence[str]) -> Iterator[Dict[str, str]]:
+    """Packages of rpm's database without rpm: each row's blob is a header (rpm.org, "Package format").
+
+    Opened as immutable: it may be on a read-only file system.
+    """
+    with sqlite3.connect("file:" + path.replace("?", "%3f").replace("#", "%23") + "?immutable=1", uri=True) as database:
+        for (blob,) in database.execute("SELECT blob FROM Packages"):
+            tags = rpm_header(bytes(blob))
+            if tags.get(1000) != "gpg-pubkey":
+                name = tags.get(1000, "")
+                version = tags.get(1001, "") + "-" + tags.get(1002, "")
+                yield {"name": name, "version": version, "held": "yes" if is_locked(name, held) else ""}
+
+
+def rpm_header(blob: bytes) -> Dict[int, str]:
+    """NAME, VERSION and RELEASE (1000 to 1002) of a header."""
+    count, length = struct.unpack_from(">II", blob)
+    if 8 + 16 * count + length > len(blob):
+        raise ValueError("a header is longer than its row")
+    tags: Dict[int, str] = {}
+    for number in range(count):
+        tag, kind, offset, _ = struct.unpack_from(">IIII", blob, 8 + 16 * number)
+        if tag in (1000, 1001, 1002) and kind == 6:
+            start = 8 + 16 * count + offset
+            tags[tag] = blob[start : blob.index(b"\0", start)].decode("utf-8", "replace")
+    return tags
+
+
+# --- kernel modules -------------------------------------------------------------------------------------------------
+
+
+def kernels(tree: Tree) -> List[str]:
+    """Releases of the installed kernels. Folders without a list of modules are what a removed kernel left."""
+    return [os.path.basename(path) for path in tree.glob("/lib/modules/*") if tree.glob(path + "/modules.dep")]
+
+
+def modinfo(path: str) -> Dict[str, str]:
+    """The fields of section .modinfo of a module's file. zstd is asked of the zstd program; {} where it is missing."""
+    with open(path, "rb") as file:
+        content = file.read()
+    if path.endswith(".gz"):
+        content = gzip.decompress(content)
+    elif path.endswith(".xz"):
+        content = lzma.decompress(content)
+    elif path.endswith(".zst"):
+        done = subprocess.run(["zstd", "-dcq", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        content = done.stdout
+    fields: Dict[str, str] = {}
+    for match in re.finditer(rb"(?:^|\0)(version|license|vermagic|signer|srcversion)=([^\0]{1,200})(?=\0)", content):
+        fields.setdefault(match.group(1).decode(), match.group(2).decode("utf-8", "replace"))
+    return fields
+
+
+class Modules:
+    """Module files of all kernels, listed once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.files: Dict[str, List[Tuple[str, str]]] = {}
+        for kernel in kernels(tree):
+            top = tree.resolve("/lib/modules/" + kernel)
+            for folder, _, names in os.walk(top):
+                for name in names:
+                    plain = re.sub(r"\.ko(\.(gz|xz|zst))?$", "", name).replace("-", "_")
+                    if plain != name:
+                        self.files.setdefault(plain, []).append((kernel, os.path.join(folder, name)))
+
+
+# --- readings -------------------------------------------------------------------------------------------------------
+
+
+class Observer:
+    """Reads the sources of components."""
+
+    def __init__(self, root: str, running: bool) -> None:
+        self.tree, self.running = Tree(root), running
+        self.database, self.packages = packages(self.tree)
+        self.errors = [row["error"] for row in self.packages if "error" in row]
+        self.packages = [row for row in self.packages if "error" not in row]
+        self.modules = Modules(self.tree)
+        self.library_folders = self._library_folders()
+
+    def _library_folders(self) -> List[str]:
+        """Folders with shared libraries: the usual ones, and those of ld.so.conf. Each once, by its real path."""
+        patterns = list(LIBRARY_FOLDERS)
+        for path in ["/etc/ld.so.conf"] + self.tree.glob("/etc/ld.so.conf.d/*.conf"):
+            lines = [line.strip() for line in (self.tree.text(path) or "").splitlines()]
+            patterns += [line for line in lines if line.startswith("/")]
+        by_real: Dict[str, str] = {}
+        for pattern in patterns:
+            for folder in self.tree.glob(pattern):
+                by_real.setdefault(self.tree.resolve(folder), folder)
+        return sorted(by_real.values())
+
+    def read(self, source: Sequence[str]) -> Iterator[Reading]:
+        kind, target, pattern, text = source
+        for reading in getattr(self, "_" + kind)(target, pattern, text):
+            yield dict(reading, source=text or kind)
+
+    def _package(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
+        for row in self.packages:
+            version = re.search(pattern, row["version"])
+            if re.fullmatch(target, row["name"]) and version:
+                yield {
+                    "version": ".".join(filter(None, version.groups())), "where": row["name"] + " " + row["version"],
+                    "package": row["name"], "full": row["version"], "held": bool(row["held"]),
+                }  # fmt: skip
+
+    def _file(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
+        """The version in a file's name, behind its links."""
+        patterns = [target] if target.startswith("/") else [folder + "/" + target for folder in self.library_folders]
+        seen = set()
+        for path in [path for one in patterns for path in self.tree.glob(one)]:
+            real = self.tree.shown(self.tree.resolve(path))
+            match = re.search(pattern, real)
+            if match and real not in seen and os.path.exists(self.tree.resolve(path)):
+                seen.add(real)
+                yield {"version": ".".join(filter(None, match.groups())), "where": real}
+
+    def _content(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
+        for path in self.tree.glob(target):
+            match = re.search(pattern, self.tree.text(path) or "")
+            if match:
+                yield {"version": ".".join(filter(None, match.groups())), "where": path}
+
+    def _module(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
+        for kernel, path in self.modules.files.get(target, ()):
+            try:
+                fields = modinfo(path)
+            except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+                yield {"version": "", "where": self.tree.shown(path), "kernel": kernel, "error": str(error)}
+                continue
+            match = re.search(pattern, fields.get("version", ""))
+            version = ".".join(filter(None, match.groups())) if match else ""
+            yield {
+                "version": version, "where": self.tree.shown(path), "kernel": kernel,
+                "license": fields.get("license", ""), "built_for": fields.get("vermagic", "").split(" ")[0],
+            }  # fmt: skip
+
+    def _loaded(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
+        folder = "/sys/module/" + target
+        if self.running and os.path.isdir(folder):
+            match = re.search(pattern, self.tree.text(folder + "/version") or "")
+            yield {"version": ".".join(filter(None, match.groups())) if match else "", "where": folder}
+
+    def _program(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
+        """What a program prints of itself. Only on the running system: an image's programs are not run."""
+        if self.running:
+            match = re.search(pattern, output(*target.split(" ")))
+            if match:
+                yield {"version": ".".join(filter(None, match.groups())), "where": "`" + target + "`"}
+
+    def _library(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
+        """What a shared library says of itself, as the loader finds it. target: soname and function."""
+        soname, _, function = target.partition(" ")
+        if self.running:
+            number = library_version(soname, function)
+            if number is not None:
+                yield {"version": decoded(number, pattern), "where": soname + " " + function + "()"}
+
+
+def library_version(soname: str, function: str) -> Optional[int]:
+    """The number that `function(int *)` gives, or `function()` where its name ends in (). In a process of its own."""
+    program = (
+        "import ctypes,sys\n"
+        "f=getattr(ctypes.CDLL(sys.argv[1]),sys.argv[2])\n"
+        "n=ctypes.c_int(0)\n"
+        "f.restype=ctypes.c_size_t\n"
+        "print(n.value if sys.argv[3]=='pointer' and f(ctypes.byref(n)) is not None else f())\n"
+    )
+    how = "result" if function.endswith("()") else "pointer"
+    text = output(sys.executable or "python3", "-IS", "-c", program, soname, function.replace("()", ""), how).strip()
+    return int(text) if text.isdigit() and text != "0" else None
+
+
+def decoded(number: int, pattern: str) -> str:
+    """A version of a number, by the vendor's rule: cuda 12090 → 12.9, nccl 22105 → 2.21.5, cudnn 90100 → 9.1.0."""
+    if pattern == "cuda":
+        return "%d.%d" % (number // 1000, number % 1000 // 10)
+    if pattern == "nccl":
+        major = 10000 if number >= 10000 else 1000
+        return "%d.%d.%d" % (number // major, number % major // 100, number % 100)
+    major = 10000 if number >= 90000 else 1000
+    return "%d.%d.%d" % (number // major, number % major // 100, number % 100)
+
+
+# --- the CloudWatch agent -------------------------------------------------------------------------------------------
+
+
+def agent(tree: Tree) -> Dict[str, Any]:
+    """The agent's configuration from all places that it reads, and what else decides it.
+
+    At each start it merges etc/amazon-cloudwatch-agent.json and the parts in etc/amazon-cloudwatch-agent.d (translator
+    of aws/amazon-cloudwatch-agent, cmdutil.GenerateMergedJsonConfigMap, mode "remove"); fetch-config and append-config
+    write such parts. Without any it takes its default.
+    """
+    folder = AGENT + "/etc/amazon-cloudwatch-agent.d"
+    paths = tree.glob(AGENT + "/etc/amazon-cloudwatch-agent.json")
+    paths += [path for path in tree.glob(folder + "/*") if not path.endswith(".tmp")]
+    parts, mistakes = [], []
+    for path in paths:
+        text = tree.text(path)
+        try:
+            part = json.loads(text if text is not None else "")
+            if not isinstance(part, dict):
+                raise ValueError("expected an object")
+        except ValueError as error:
+            mistakes.append("%s: %s" % (path, error))
+            continue
+        parts.append({"path": path, "config": part})
+    common = tree.text(AGENT + "/etc/common-config.toml") or ""
+    settings = [line.strip() for line in common.splitlines() if line.strip() and not line.strip().startswith("#")]
+    told = [
+        {"path": path, "command": " ".join(match.group(0).split())}
+        for path in startup_files(tree)
+        for match in re.finditer(
+            r"amazon-cloudwatch-agent-ctl[^\n;|]*?-a[ =]?(?:fetch|append)-config[^\n;|]*", tree.text(path) or ""
+        )
+    ]
+    unit = tree.glob("/etc/systemd/system/*.wants/amazon-cloudwatch-agent.service")
+    return {
+        "installed": bool(tree.glob(AGENT + "/bin/amazon-cloudwatch-agent")), "parts": parts, "mistakes": mistakes,
+        "common_config": settings, "fetched_at_boot": told, "enabled": bool(unit),
+        "translated": bool(tree.glob(AGENT + "/etc/amazon-cloudwatch-agent.toml")),
+    }  # fmt: skip
+
+
+def startup_files(tree: Tree) -> List[str]:
+    """What a boot runs that may configure the agent: user data, cloud-init's own scripts and settings, units, cron."""
+    paths = tree.glob("/var/lib/cloud/instance/user-data.txt") + tree.glob("/var/lib/cloud/instance/scripts/*")
+    paths += tree.glob("/var/lib/cloud/scripts/per-*/*") + tree.glob("/etc/cloud/cloud.cfg.d/*.cfg")
+    return paths + [path for pattern in STARTERS for path in tree.glob(pattern)]
+
+
+# --- who captures Xids ----------------------------------------------------------------------------------------------
+
+SNAPSHOT, FOLLOWS = "snapshot", "follows"
+_FOLLOWS = re.compile(
+    r"/dev/kmsg|dmesg[^\n|;&]*\s(?:-\w*[wW]\w*|--follow(?:-new)?)\b|journalctl[^\n|;&]*\s(?:-\w*f\w*|--follow)\b"
+    r"|tail[^\n|;&]*\s(?:-\w*[fF]\w*|--follow\S*)[^\n|;&]*/var/log/(?:messages|syslog|kern\.log)"
+    r"|[\"']tail[\"'][^\n]*/var/log/(?:messages|syslog|kern\.log)|[\"']dmesg[\"'][^\n]*[\"'](?:-\w*[wW]|--follow)"
+)
+_SNAPSHOT = re.compile(r"\bdmesg\b|/var/log/dmesg|journalctl[^\n]*(?:-\w*k\w*|--dmesg)")
+_KERNEL_LINES = re.compile(r"NVRM|\bXid\b|\bXID\b", re.IGNORECASE)
+
+
+def scripts(tree: Tree) -> List[Dict[str, Any]]:
+    """Programs that units, timers, cron and boot start, and that look for the driver's lines.
+
+    how: FOLLOWS reads new kernel lines as they come; SNAPSHOT reads what was there when it ran. Of a SNAPSHOT, `again`
+    says that something starts it again and again (cron, a timer, a loop in it).
+    """
+    found: Dict[str, Dict[str, Any]] = {}
+    starters = {tree.resolve(path): path for pattern in STARTERS for path in tree.glob(pattern)}
+    for path in sorted(starters.values()):
+        waiting = [path]
+        seen: Set[str] = set()
+        while waiting and len(seen) < 8:
+            current = waiting.pop(0)
+            text = tree.text(current, 200_000)
+            if current in seen or text is None:
+                continue
+            seen.add(current)
+            code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+            if _KERNEL_LINES.search(code) and (_FOLLOWS.search(code) or _SNAPSHOT.search(code)):
+                found.setdefault(current, described(current, path, code))
+            if current == path or text.startswith("#!"):
+                waiting += [name for name in re.findall(r"/[\w./+-]{3,}", code) if is_program(tree, name)]
+    return [found[path] for path in sorted(found)]
+
+
+def is_program(tree: Tree, path: str) -> bool:
+    """Whether a path may be a script: the interpreters and tools of the system's folders are none of anybody's."""
+    if not path.startswith(("/opt/", "/usr/local/", "/etc/", "/home/", "/root/", "/srv/", "/usr/bin/", "/usr/sbin/")):
+        return path.startswith(("/usr/libexec/", "/usr/lib/")) and (tree.text(path, 64) or "").startswith("#!")
+    head = tree.text(path, 64) or ""
+    return head.startswith("#!") or path.endswith((".py", ".sh"))
+
+
+def described(path: str, starter: str, code: str) -> Dict[str, Any]:
+    follows = bool(_FOLLOWS.search(code))
+    timed = starter.endswith(".timer") or "cron" in starter
+    looped = bool(re.search(r"\bwhile\b[^\n]*(?:true|True|1|:)\s*[:;\n]", code)) and "/var/log/dmesg" not in code
+    writes = sorted(set(re.findall(r"/var/(?:log|opt)/[\w./+-]+", code)) - {"/var/log/dmesg", "/var/log/messages"})
+    return {
+        "path": path, "started_by": starter, "how": FOLLOWS if follows else SNAPSHOT,
+        "again": timed or looped, "writes": writes,
+    }  # fmt: skip
+
+
+def syslog_files(tree: Tree) -> List[Dict[str, str]]:
+    """Files to which rsyslog writes kernel messages. [] where it is not installed."""
+    if not tree.glob("/usr/sbin/rsyslogd"):
+        return []
+    rows = []
+    for path in ["/etc/rsyslog.conf"] + tree.glob("/etc/rsyslog.d/*.conf"):
+        for line in (tree.text(path) or "").splitlines():
+            match = re.match(r"\s*([\w.,;*!=-]*(?:kern|\*)\.[\w.,;*!=-]*)\s+-?(/[\w./-]+)", line)
+            if match and "kern.none" not in match.group(1):
+                rows.append({"file": match.group(2), "rule": path})
+    return rows
+
+
+# --- the rest -------------------------------------------------------------------------------------------------------
+
+
+def settings(tree: Tree) -> Dict[str, Any]:
+    """What rules ask beside versions: blacklists, kernel options, runtimes, units that start at boot."""
+    blacklists = [
+        path
+        for folder in ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+        for path in tree.glob(folder + "/*.conf")
+        if re.search(r"(?m)^\s*(blacklist nouveau|install nouveau /bin/(false|true))", tree.text(path) or "")
+    ]
+    options = sorted(
+        line.strip()
+        for folder in ("/etc/modprobe.d", "/usr/lib/modprobe.d")
+        for path in tree.glob(folder + "/*.conf")
+        for line in (tree.text(path) or "").splitlines()
+        if re.match(r"\s*options\s+nvidia", line)
+    )
+    wants = [os.path.basename(path) for path in tree.glob("/etc/systemd/system/*.wants/*")]
+    toolkit = tree.text("/etc/nvidia-container-runtime/config.toml") or ""
+    docker = tree.text("/etc/docker/daemon.json") or ""
+    containerd = tree.text("/etc/containerd/config.toml") or ""
+    return {
+        "nouveau_blacklisted_in": blacklists, "nvidia_options": options, "enabled": sorted(set(wants)),
+        "login_user": login_user(tree), "runtime_mode": first(r'(?m)^\s*mode\s*=\s*"([\w-]+)"', toolkit),
+        "no_cgroups": bool(re.search(r"(?m)^\s*no-cgroups\s*=\s*true", toolkit)),
+        "runtimes": [
+            name
+            for name, text in (("docker", docker), ("containerd", containerd))
+            if "nvidia-container-runtime" in text or "nvidia-cdi" in text
+        ],
+        "has_runtime": [
+            name
+            for name, pattern in (("docker", "/usr/bin/dockerd"), ("containerd", "/usr/bin/containerd"))
+            if tree.glob(pattern)
+        ],
+    }  # fmt: skip
+
+
+def first(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match.group(1) if match else ""
+
+
+def login_user(tree: Tree) -> str:
+    """The default user of cloud-init's settings, or the one that the build's distribution names; "" where unknown."""
+    for path in reversed(["/etc/cloud/cloud.cfg"] + tree.glob("/etc/cloud/cloud.cfg.d/*.cfg")):
+        match = re.search(r"(?m)^\s*default_user:\s*\n(?:\s+\w+:.*\n)*?\s+name:\s*([\w.-]+)", tree.text(path) or "")
+        if match:
+            return match.group(1)
+    known = {"debian": "admin", "ubuntu": "ubuntu", "amzn": "ec2-user", "rhel": "ec2-user", "rocky": "rocky"}
+    return known.get(os_release(tree).get("ID", ""), "")
+
+
+def architecture(tree: Tree, running: bool) -> str:
+    """Of the system's own programs (ELF header, e_machine), x86_64 or arm64."""
+    names = {0x3E: "x86_64", 0xB7: "arm64"}
+    for path in ("/bin/sh", "/usr/bin/env", "/sbin/init"):
+        real = tree.resolve(path)
+        if os.path.isfile(real):
+            with open(real, "rb") as file:
+                head = file.read(20)
+            if head[:4] == b"\x7fELF":
+                return names.get(struct.unpack_from("<H", head, 18)[0], "")
+    return {"x86_64": "x86_64", "aarch64": "arm64"}.get(os.uname().machine, "") if running else ""
+
+
+def gpu_files(tree: Tree, running: bool) -> List[Dict[str, str]]:
+    """NVIDIA's and Neuron's devices on the PCI bus of the running system: address, vendor, device."""
+    devices = []
+    for folder in sorted(glob.glob("/sys/bus/pci/devices/*")) if running else ():
+        try:
+            row = {name: open(folder + "/" + name).read().strip() for name in ("vendor", "device", "class")}
+        except OSError:
+            continue
+        if (row["vendor"] == "0x10de" and row["class"][:4] in ("0x03", "0x06")) or row["vendor"] == "0x1d0f":
+            devices.append(dict(row, address=os.path.basename(folder)))
+    return devices
+
+
+def observe(root: str, running: bool, request: Dict[str, List[List[str]]]) -> Dict[str, Any]:
+    """The document that is printed. root: "" for the running system."""
+    observer = Observer(root, running)
+    tree = observer.tree
+    release = os_release(tree)
+    readings = {
+        name: [reading for source in sources for reading in observer.read(source)] for name, sources in request.items()
+    }
+    return {
+        "schema": SCHEMA,
+        "running": running,
+        "os": {
+            "id": release.get("ID", ""), "version": release.get("VERSION_ID", ""),
+            "name": release.get("PRETTY_NAME", ""), "codename": release.get("VERSION_CODENAME", ""),
+        },
+        "architecture": architecture(tree, running),
+        "kernels": kernels(tree),
+        "running_kernel": os.uname().release if running else "",
+        "package_database": observer.database,
+        "packages": len(observer.packages),
+        "errors": observer.errors,
+        "readings": readings,
+        "agent": agent(tree),
+        "captures": {"scripts": scripts(tree), "syslog": syslog_files(tree)},
+        "settings": settings(tree),
+        "devices": gpu_files(tree, running),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", default="/", help="the tree to read [%(default)s]")
+    parser.add_argument("--running", action="store_true", help="it is this running system: ask kernel and programs")
+    parser.add_argument("--request", default="", help="the request as JSON; default: standard input")
+    given = parser.parse_args()
+    request = json.loads(given.request or sys.stdin.read())
+    json.dump(observe(given.root.rstrip("/"), given.running, request), sys.stdout, ensure_ascii=True)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The parts of an observation: the reading program's request, agreement of sources, versions of the nearest recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_ami import observe
+from gpu_ami.observe import captures, findings, nearest, observation, page, reading
+from gpu_ami.recipes import load_facts
+from gpu_ami.recipes.components import components, of_role
+from onhost import observation as program
+from tests.observe import foreign_images as foreign
+
+
+def test_every_component_with_a_version_says_how_it_is_observed() -> None:
+    asked = reading.request()
+    chosen = {name for name, one in components().items() if one.is_chosen} - {"nccl_tests"}  # no file names its version
+    assert chosen <= asked.keys()
+    kinds = {source[0] for sources in asked.values() for source in sources}
+    assert kinds <= {name[1:] for name in dir(program.Observer) if name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "agree"),
+    [("12.9", "12.9.1", True), ("580.178.04", "580.178.04", True), ("580.178.04", "580.159.03", False)],
+)
+def test_versions_agree_as_far_as_both_go(first: str, second: str, agree: bool) -> None:
+    assert observation.same(first, second) is agree
+
+
+def test_a_sites_role_declares_its_sources(tmp_path: Path) -> None:
+    (tmp_path / "monitoring" / "meta").mkdir(parents=True)
+    (tmp_path / "monitoring" / "meta" / "argument_specs.yml").write_text("argument_specs: {main: {options: {}}}\n")
+    (tmp_path / "monitoring" / "meta" / "observed.yml").write_text("- {kind: package, target: node-exporter}\n")
+    component = of_role(tmp_path, "monitoring")
+    registry = {**components(), "monitoring": component}
+    image = foreign.Image(tmp_path / "root", "debian12")
+    image.install("node-exporter", version="1.9.0-1")
+    found = observe.read_files(image.done(), registry).found
+    assert found["monitoring"].version == "1.9.0"
+
+
+def test_versions_that_the_facts_lack_are_the_newest_of_their_branch(tmp_path: Path) -> None:
+    facts = load_facts()
+    image = foreign.Image(tmp_path / "root", "debian12")
+    image.install("nvidia-open", "nvidia-driver", version="580.999.01-1")
+    image.module("6.1.0-40-cloud-amd64", "nvidia", "580.999.01")
+    observed = observe.read_files(image.done())
+    assert nearest.nearest_version(observed.found["nvidia_driver"], facts).startswith("580.")
+    assert "580.999.01 was observed; the facts do not know it" in nearest.nearest_recipe(
+        observed, facts, ["g5.12xlarge"]
+    )
+    assert findings.known_versions(observed, facts) == {}
+    ids = {one.id for one in observe.findings_of(observed, facts, nearest.context_of(observed, facts, ["g5.12xlarge"]))}
+    assert "unknown-version" in ids  # said, not refused
+
+
+def test_rules_of_plan_are_run_over_what_is_there(tmp_path: Path) -> None:
+    facts = load_facts()
+    image = foreign.Image(tmp_path / "root", "ubuntu2404", kernels=("6.17.0-1009-aws",))
+    image.install("nvidia-driver", version="535.309.01-1")
+    image.module("6.17.0-1009-aws", "nvidia", "535.309.01")
+    image.install("cuda-toolkit-13-0", version="13.0.0-1")
+    observed = observe.read_files(image.done())
+    context = nearest.context_of(observed, facts, ["g5.12xlarge"])
+    texts = {one.id: one.text for one in observe.findings_of(observed, facts, context)}
+    assert "driver 535.309.01 cannot run CUDA 13.0" in texts["driver-runs-cuda"]
+
+
+def test_script_whose_output_nobody_sends_is_named(tmp_path: Path) -> None:
+    root = foreign.snapshot_script(tmp_path / "root")
+    (root / foreign.AGENT / "etc/amazon-cloudwatch-agent.d/file_config.json").write_text("{}")
+    observed = observe.read_files(root)
+    assert captures.unsent(observed) == ["/opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py"]
+    assert "does not capture Xids" in page.text(observed, observe.findings_of(observed, load_facts(), None))

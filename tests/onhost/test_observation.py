@@ -1,0 +1,42 @@
+"""The reading program's own arithmetic: versions of libraries' numbers, links within the root, locks of dnf."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onhost import observation as program
+
+
+@pytest.mark.parametrize(
+    ("number", "rule", "version"),
+    [(12090, "cuda", "12.9"), (22105, "nccl", "2.21.5"), (2708, "nccl", "2.7.8"), (90100, "cudnn", "9.1.0"),
+     (8906, "cudnn", "8.9.6")],
+)  # fmt: skip
+def test_numbers_of_libraries_are_versions(number: int, rule: str, version: str) -> None:
+    assert program.decoded(number, rule) == version
+
+
+def test_links_are_followed_within_the_root(tmp_path: Path) -> None:
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    (tmp_path / "root" / "etc" / "out").symlink_to("../../../../../etc/passwd")
+    tree = program.Tree(str(tmp_path / "root"))
+    assert tree.resolve("/etc/out") == str(tmp_path / "root" / "etc" / "passwd")
+    assert tree.text("/etc/out") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "package", "locked"),
+    [
+        ("nvidia-driver-3:580.178.04-1.*", "nvidia-driver", True),
+        ("kmod-nvidia-open-dkms-0:580.178.04-1.amzn2023.*", "kmod-nvidia-open-dkms", True),
+        ("nvidia-driver-3:580.178.04-1.*", "nvidia-driver-libs", False),
+        ("!nvidia-driver-3:580.178.04-1.*", "nvidia-driver", False),
+    ],
+)
+def test_locks_of_dnf_are_read(line: str, package: str, locked: bool, tmp_path: Path) -> None:
+    path = tmp_path / "etc" / "dnf" / "plugins" / "versionlock.list"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"# added\n{line}\n")
+    assert program.is_locked(package, program.locks(program.Tree(str(tmp_path)))) is locked
