@@ -1,4 +1,4 @@
-"""What .ci/run compares a change with, and what its exit code is, with programs that note their calls."""
+"""Which slice .ci/run builds, and what its exit code is, with programs that note their calls."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A clone of a repository with twelve commits on main, in which make and gpu-ami only note their calls."""
+    """A clone of a repository in which make and gpu-ami only note their calls."""
     origin, clone = tmp_path / "origin", tmp_path / "clone"
     (origin / ".ci").mkdir(parents=True)
     git(origin, "init", "-q", "-b", "main")
     shutil.copy(ROOT / ".ci" / "run", origin / ".ci")
     git(origin, "add", "-A")
-    for number in range(12):
-        git(origin, "commit", "-q", "--allow-empty", "-m", f"commit {number}")
+    git(origin, "commit", "-q", "-m", "first")
     git(tmp_path, "clone", "-q", str(origin), str(clone))
     for name in ("programs/make", "programs/id", "clone/.venv/bin/gpu-ami"):
         program = tmp_path / name
@@ -58,29 +57,11 @@ def slice_of(checkout: Path) -> str:
     return line
 
 
-def test_on_main_the_last_ten_commits_are_the_change(checkout: Path) -> None:
+def test_the_commit_chooses_the_slice(checkout: Path) -> None:
     done = run(checkout)
     assert done.returncode == 0, done.stderr
-    head, base = git(checkout, "rev-parse", "HEAD"), git(checkout, "rev-parse", "HEAD~10")
-    assert slice_of(checkout) == f"gpu-ami rehearse --sample {head} --since {base} --boot --minutes 8"
+    assert slice_of(checkout) == f"gpu-ami rehearse --sample {git(checkout, 'rev-parse', 'HEAD')} --boot"
     assert done.stdout.splitlines()[-1] == "5 passed in 1.00s"
-
-
-def test_on_a_branch_its_commits_are_the_change(checkout: Path) -> None:
-    base = git(checkout, "rev-parse", "HEAD")
-    git(checkout, "checkout", "-qb", "topic")
-    git(checkout, "commit", "-q", "--allow-empty", "-m", "topic")
-    assert run(checkout).returncode == 0
-    assert f"--since {base} " in slice_of(checkout)
-
-
-def test_a_clone_of_one_short_branch_has_a_change_too(checkout: Path) -> None:
-    git(checkout, "checkout", "-q", "--orphan", "short")
-    git(checkout, "commit", "-q", "-m", "first")
-    git(checkout, "commit", "-q", "--allow-empty", "-m", "second")
-    git(checkout, "remote", "remove", "origin")
-    assert run(checkout).returncode == 0
-    assert f"--since {git(checkout, 'rev-parse', 'HEAD~1')} " in slice_of(checkout)
 
 
 def test_a_red_slice_is_red_after_the_tests(checkout: Path) -> None:

@@ -7,7 +7,7 @@ so that a change of facts, layers or of this program counts too), the roles of i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +21,6 @@ from gpu_ami.recipes import ResolvedPlan
 _GIT_SECONDS = 60
 _SHOWN = 3
 _SITE = "site"
-
-
-def _nothing(_recipe: Path, _document: ResolvedPlan) -> Iterable[Path]:
-    return ()
 
 
 @dataclass(frozen=True)
@@ -43,13 +39,10 @@ class AffectedImage:
     changes: tuple[Change, ...] = ()
 
 
-def affected(
-    recipes: Sequence[Path], since: str = "", further: Callable[[Path, ResolvedPlan], Iterable[Path]] = _nothing
-) -> list[AffectedImage]:
+def affected(recipes: Sequence[Path], since: str = "") -> list[AffectedImage]:
     """The recipes whose images a change since a commit affects; all of them without one.
 
-    further: folders and files that count as a recipe's roles do, such as replicas where it is built in the local
-    region. UsageError: a recipe that does not resolve, no git repository, an unknown commit.
+    UsageError: a recipe that does not resolve, no git repository, an unknown commit.
     """
     repositories: dict[Path, _Changes] = {}
     images = []
@@ -60,7 +53,7 @@ def affected(
             root = _top_level(recipe)
             if root not in repositories:
                 repositories[root] = _Changes(root, since)
-            build, proof = _reasons(recipe, document, repositories[root], further(recipe, document))
+            build, proof = _reasons(recipe, document, repositories[root])
             values = tuple(_value_changes(recipe, document, repositories[root]))
         else:
             build, proof = ["all images were asked for"], []
@@ -80,9 +73,7 @@ def _value_changes(recipe: Path, document: ResolvedPlan, changes: _Changes) -> I
             yield Change(path, before, now, "")
 
 
-def _reasons(
-    recipe: Path, document: ResolvedPlan, changes: _Changes, further: Iterable[Path]
-) -> tuple[list[str], list[str]]:
+def _reasons(recipe: Path, document: ResolvedPlan, changes: _Changes) -> tuple[list[str], list[str]]:
     """Why the image must be built again, and why only proven again."""
     committed = changes.committed(lock_file(recipe.stem, locks_folder(recipe)))
     build = []
@@ -93,7 +84,7 @@ def _reasons(
     project, site = data_root(), recipe.parent.with_name(_SITE)
     folders = [project / "roles" / role for role in document["roles"]]
     folders += [site / "roles" / role for role in document["roles"]]
-    folders += [project / "packer", project / "playbooks", project / "ansible.cfg", *further]
+    folders += [project / "packer", project / "playbooks", project / "ansible.cfg"]
     build += changes.below(folders)
     proof = changes.below([project / "validator", site / "checks", recipe.parent.with_name("checks")])
     return build, proof

@@ -26,10 +26,9 @@ template, replicas, checks. The same command therefore continues after Ctrl-C. -
 An image takes about 1 GiB of the disk and is removed after it was checked; --keep keeps it, and OUT/<image> is then
 a folder for `gpu-ami validate`.
 
---sample SEED is for CI: one recipe of each operating system and node family, and with --since those that a change
-affects (as in `gpu-ami matrix`, and also through replicas and base images of the local region), until --minutes have
-passed. The seed, such as the commit's digest, selects one where there are several. Recipes
-that were left out are listed.
+--sample SEED is for CI: one recipe of each operating system and node family. The seed, such as the commit's digest,
+selects one where there are several. Recipes that were left out are listed. `gpu-ami matrix --since` names the recipes
+that a change affects.
 
 exit code: the worst of all recipes: 2 recipe, 3 build failed, 1 a check failed, 4 cloud, network or machine, 5 no
            capacity; 0 if every recipe that has a base image passed
@@ -39,7 +38,7 @@ examples:
   gpu-ami rehearse eks-1.35-al2023-blackwell debian12-gpu
   gpu-ami rehearse --boot                            and boots each on its smallest instance type, without restarts
   gpu-ami rehearse --list --format markdown          results of earlier runs, for a page; builds nothing
-  gpu-ami rehearse --sample "$(git rev-parse HEAD)" --since origin/main --boot --minutes 10
+  gpu-ami rehearse --sample "$(git rev-parse HEAD)" --boot
   make recipes RECIPES=debian12-gpu                  with the set-up of this machine
 """
 FORMATS = ("text", "markdown")
@@ -62,10 +61,6 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--boot", action="store_true", help=text)
     text = "one recipe of each system and node family, chosen by this text, such as a commit's digest"
     parser.add_argument("--sample", metavar="SEED", help=text)
-    text = "only recipes that a change since this git commit affects; with --sample: these after the sample"
-    parser.add_argument("--since", metavar="COMMIT", help=text)
-    text = "with --sample or --since: start a recipe of --since only if it is likely to end within N minutes"
-    parser.add_argument("--minutes", type=_count, metavar="N", help=text)
     parser.add_argument("--list", action="store_true", help="print results of earlier runs; build nothing")
     parser.add_argument("--keep", action="store_true", help="keep the images in the local region")
     parser.add_argument("--fresh", action="store_true", help="also rehearse recipes that already have a verdict")
@@ -89,13 +84,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from localregion import region
     from localregion.rehearsal import Options, results, worst_exit_code
 
-    if args.minutes and not (args.sample or args.since):
-        raise UsageError("--minutes is of --sample and --since", hint="name the recipes to rehearse fewer of them")
     recipes = [find_recipe(recipe) for recipe in args.recipe] or all_recipes()
     _check_names(recipes)
     place = replace(region.local_place(home_dir()), sandbox_builder=True)
     found = _selected(recipes, place, args, progress)
-    options = Options(args.keep, args.minutes * 60.0 if args.minutes else None)
+    options = Options(args.keep)
     names = [recipe.stem for recipe in recipes]
     rows = sorted(_rehearse(found, args, progress, options), key=lambda row: names.index(row.image))
     shown = results.markdown(rows) if args.format == "markdown" else results.text(rows)
@@ -103,28 +96,24 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _selected(recipes: list[Path], place: Place, args: argparse.Namespace, progress: Progress) -> list[Candidate]:
-    """A candidate for each recipe, in the order in which they are begun."""
-    from localregion.rehearsal import candidates, selection
+    """A candidate for each recipe; those of a sample first, in its order."""
+    from localregion.rehearsal import candidates
 
     found = candidates.find(recipes, args.out, place)
-    sample, booted = selection.Sample(frozenset()), {candidate.image for candidate in found} if args.boot else set()
-    if args.sample:
-        sample = selection.draw(found, args.sample, boot=args.boot)
-        booted = {sample.booted}
+    sample = candidates.draw(found, args.sample) if args.sample else []
+    booted = (set(sample[:1]) if args.sample else {candidate.image for candidate in found}) if args.boot else set()
     prepared = [
         candidates.prepare(candidate, place, boot=candidate.image in booted, fresh=args.fresh) for candidate in found
     ]
     if args.list:
         return [one if one.is_settled else one.left_out("not rehearsed yet") for one in prepared]
-    if not (args.sample or args.since):
+    if not args.sample:
         return prepared
-    changed = selection.changed_since(found, args.since) if args.since else {}
-    what = " or ".join(
-        [*["the sample"] * bool(args.sample), *[f"affected by a change since {args.since}"] * bool(args.since)]
-    )
-    for line in selection.described(sample, changed):
-        progress.note(line)
-    return selection.order(prepared, sample, changed, args.sample or "", what)
+    progress.note(f"sample: {', '.join(sample)}" + f"; booted: {sample[0]}" * bool(sample and args.boot))
+    by_image = {candidate.image: candidate for candidate in prepared}
+    others = [candidate for candidate in prepared if candidate.image not in sample]
+    left = [other if other.is_settled else other.left_out("not in the sample") for other in others]
+    return [*(by_image[image] for image in sample), *left]
 
 
 def _check_names(recipes: list[Path]) -> None:

@@ -1,7 +1,6 @@
 """Rehearsals: recipes built in sandboxes of the local region and judged, many in one run.
 
-candidates           the recipes of a run: plan, base image, digest of all inputs, what an earlier run found of the same
-selection            what a run of CI builds: a sample, and what a change affects
+candidates           the recipes of a run: plan, base image, digest of all inputs, earlier result; the sample of CI
 rehearse             build, checks of the image's files, a machine, removal of the image; many recipes side by side
 results              what a rehearsal found (rehearsal.json), and a run's results as text and Markdown
 """

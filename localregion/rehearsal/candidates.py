@@ -5,14 +5,23 @@ Each with a digest of all that decides what its rehearsal finds: plan, roles, ba
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gpu_ami
+import localregion
+import validator
+from gpu_ami.build import layering
 from gpu_ami.errors import GpuAmiError, UsageError
+from gpu_ami.files import data_root
 from gpu_ami.plan import Plan, make_plan
-from localregion.images import source_ami
+from gpu_ami.recipes import section
+from localregion.architectures import ARCHITECTURES
+from localregion.images import rootfs_layers, source_ami
 from localregion.rehearsal import results
 from localregion.rehearsal.results import LEFT_OUT, NO_BASE_IMAGE, Rehearsal
 
@@ -22,29 +31,11 @@ if TYPE_CHECKING:
     from localregion.images import Base
 
 
-import hashlib
-from collections.abc import Iterator
-from functools import cache
-from typing import TYPE_CHECKING
-
-import gpu_ami
-import localregion
-import validator
-from gpu_ami.build import layering
-from gpu_ami.files import data_root
-from localregion.images import rootfs_layers
-
-if TYPE_CHECKING:
-    from gpu_ami.cloud import Place
-    from gpu_ami.plan import Plan
-    from localregion.images import Base
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A recipe. row: what is known of it. base: None where it cannot be built here.
 
-    is_settled: no more is to be found out in this run. is_optional: left out where the run has no time left for it.
+    is_settled: no more is to be found out in this run.
     """
 
     recipe: Path
@@ -53,7 +44,6 @@ class Candidate:
     plan: Plan | None = None
     base: Base | None = None
     is_settled: bool = False
-    is_optional: bool = False
 
     @property
     def image(self) -> str:
@@ -107,6 +97,34 @@ def smallest(plan: PlanDocument) -> str:
     return min(rows, key=lambda row: (row["gpu_count"], row["memory_gib"], row["vcpus"]))["name"]
 
 
+def draw(candidates: Sequence[Candidate], seed: str) -> list[str]:
+    """The images of a sample: one of each system and node family that has a base image; to be booted is the first.
+
+    The seed, such as a commit's digest, decides which: the same commit draws the same, and the next ones others. None
+    takes half an hour: no driver that is compiled in full, no architecture that is emulated here.
+    """
+    families: dict[tuple[str, str], list[str]] = {}
+    for candidate in candidates:
+        if candidate.base is not None and _is_quick(candidate):
+            families.setdefault((candidate.base.system, candidate.base.family), []).append(candidate.image)
+    chosen = [sorted(images)[_number(seed, *key) % len(images)] for key, images in sorted(families.items())]
+    first = _number(seed, "boot") % len(chosen) if chosen else 0
+    return [*chosen[first:], *chosen[:first]]
+
+
+def _is_quick(candidate: Candidate) -> bool:
+    if candidate.plan is None:
+        return False
+    document = candidate.plan.document
+    is_compiled = section(document, "nvidia_driver").get("source") == "distribution"
+    return ARCHITECTURES[document["architecture"]].is_native and not is_compiled
+
+
+def _number(seed: str, *purpose: str) -> int:
+    """A number that follows from the seed, another one for each purpose."""
+    return int.from_bytes(hashlib.sha256("\0".join((seed, *purpose)).encode()).digest()[:8])
+
+
 _PROGRAM = Path(gpu_ami.__file__).parent
 _LOCAL_REGION = Path(localregion.__file__).parent
 # What builds, judges and boots; a base image's own files are in its digest.
@@ -125,24 +143,10 @@ def inputs_digest(plan: Plan, base: Base, place: Place, instance_type: str) -> s
 @cache
 def _local_region() -> str:
     """Of the local region's programs and replicas, without the base images."""
-    return layering.files_digest(_region_files())
-
-
-def _region_files() -> list[Path]:
     replicas = _LOCAL_REGION / "replicas"
     images = set(replicas.glob(_BASE_IMAGES))
     files = [path for path in _LOCAL_REGION.iterdir() if path != replicas]
-    return sorted([*files, *(path for path in replicas.iterdir() if path not in images)])
-
-
-def region_files(base: Base) -> Iterator[Path]:
-    """Folders and files of the local region that decide what is built on a base image: those of others do not."""
-    yield from _region_files()
-    replicas = _LOCAL_REGION / "replicas"
-    yield replicas / rootfs_layers.system_folder(base.system).name
-    yield from (replicas / f"{name}_ami" for name in ("debian", base.family))
-    if base.variant:
-        yield replicas / f"{base.family}_{base.variant}_ami"
+    return layering.files_digest(sorted([*files, *(path for path in replicas.iterdir() if path not in images)]))
 
 
 @cache

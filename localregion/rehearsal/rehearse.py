@@ -5,11 +5,17 @@ Many recipes: as many at once as the host has processors, memory and disk for.
 
 from __future__ import annotations
 
+import functools
+import os
+import re
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from gpu_ami import pipeline
@@ -17,10 +23,11 @@ from gpu_ami.cloud import resources, runs
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.files import home_dir
 from gpu_ami.plan import Plan, cost, make_plan
+from gpu_ami.process import UnderWay
 from gpu_ami.progress import Progress
 from gpu_ami.report import document
 from gpu_ami.validate import cluster
-from localregion import mirror
+from localregion import mirror, space
 from localregion.rehearsal import results
 
 if TYPE_CHECKING:
@@ -30,23 +37,6 @@ if TYPE_CHECKING:
     from localregion.rehearsal.candidates import Candidate
     from localregion.rehearsal.results import Rehearsal
 
-
-import functools
-import os
-import re
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from gpu_ami.process import UnderWay
-from localregion import space
-from localregion.rehearsal.selection import expected_seconds
-
-if TYPE_CHECKING:
-    from gpu_ami.region import Session
-    from localregion.rehearsal.candidates import Candidate
-    from localregion.rehearsal.results import Rehearsal
 
 LOG_FILE = "rehearsal.log"
 _REMOVED_SECONDS = 20.0
@@ -76,10 +66,9 @@ class Cancellation(threading.Event):
 
 @dataclass(frozen=True)
 class Options:
-    """keep: leaves the images. seconds: after which no optional recipe is begun."""
+    """keep: leaves the images."""
 
     keep: bool = False
-    seconds: float | None = None
     cancelled: Cancellation = field(default_factory=Cancellation)
 
 
@@ -214,28 +203,17 @@ def _available_memory() -> int:
 
 
 def run(candidates: Sequence[Candidate], session: Session, options: Options, jobs: int) -> list[Rehearsal]:
-    """Rehearses each candidate; one that fails stops no other. Ctrl-C ends all, and each cleans up.
-
-    An optional one is left out if it would take longer than what is left of the run's time.
-    """
-    under_way, began = UnderWay(), time.monotonic()
+    """Rehearses each candidate; one that fails stops no other. Ctrl-C ends all, and each cleans up."""
+    under_way = UnderWay()
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=jobs))
         stack.push(functools.partial(_abandon, pool, options, under_way))
         futures: list[Future[Rehearsal]] = [
-            pool.submit(under_way.run, _begin, candidate, session, options, began) for candidate in candidates
+            pool.submit(under_way.run, rehearse, candidate, session, options) for candidate in candidates
         ]
         while not all(future.done() for future in futures):  # a wait without end would not see Ctrl-C
             time.sleep(0.1)
         return [future.result() for future in futures]
-
-
-def _begin(candidate: Candidate, session: Session, options: Options, began: float) -> Rehearsal:
-    needed, elapsed = expected_seconds(candidate), time.monotonic() - began
-    if candidate.is_optional and options.seconds is not None and elapsed + needed > options.seconds:
-        text = f"no time left: it takes about {needed:.0f} s, and {elapsed:.0f} of {options.seconds:.0f} s had passed"
-        return candidate.left_out(text).row
-    return rehearse(candidate, session, options)
 
 
 def _abandon(

@@ -9,7 +9,6 @@ import pytest
 
 from gpu_ami.errors import UsageError
 from gpu_ami.plan import affected, matrix, render_lock, write_lock
-from gpu_ami.recipes import ResolvedPlan
 
 RECIPE = """\
 description: a test
@@ -105,20 +104,6 @@ def test_roles_of_the_plan_and_the_template_are_built(project: Path, monkeypatch
     monkeypatch.setattr(matrix, "data_root", lambda: project)
     build, reasons = images(project)["one"]
     assert (build, reasons) == (True, ("changed: roles/nvidia_driver/tasks/main.yml",))  # neuron: of no plan here
-
-
-def test_further_folders_count_where_they_are_named(project: Path) -> None:
-    (project / "replicas" / "efa").mkdir(parents=True)
-    (project / "replicas" / "efa" / "packages.yml").write_text("[]\n")
-    recipes = sorted((project / "recipes").glob("*.yml"))
-
-    def further(recipe: Path, document: ResolvedPlan) -> list[Path]:
-        assert document["os"]["id"] == "debian"
-        return [project / "replicas" / "efa"] if recipe.stem == "one" else []
-
-    assert affected(recipes, "HEAD") == []
-    (image,) = affected(recipes, "HEAD", further)
-    assert (image.image, image.build, image.reasons) == ("one", True, ("changed: replicas/efa/packages.yml",))
 
 
 def test_what_others_committed_since_the_branch_began_is_no_change(project: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from gpu_ami import cli, pipeline
 from gpu_ami.recipes import all_recipes
 from gpu_ami.region import SessionRequest
-from localregion.rehearsal import Candidate, Options, Rehearsal, candidates, rehearse, selection
+from localregion.rehearsal import Candidate, Options, Rehearsal, candidates, rehearse
 from tests.json_documents import valid
 
 
@@ -70,7 +70,7 @@ def test_all_recipes_are_rehearsed(run: Run, capsys: pytest.CaptureFixture[str])
     names = [path.stem for path in all_recipes()]
     assert run.found == {"recipes": all_recipes(), "out": Path("out/rehearsals"), "sandbox": True}
     assert run.rehearsed == names and set(run.prepared.values()) == {(False, False)}
-    assert run.options and (run.options.seconds, run.options.keep) == (None, False)
+    assert run.options and not run.options.keep
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1 : len(names) + 1]] == names
     assert lines[-1] == f"{len(names)} recipes: {len(names)} PASS"
@@ -107,35 +107,26 @@ def test_what_is_known_opens_no_region(run: Run, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def drawn(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A sample of two images, of which the second is booted; a change affects another one."""
-    sample = selection.Sample(frozenset({"al2023-compute", "debian12-gpu"}), "debian12-gpu")
-    monkeypatch.setattr(selection, "draw", lambda _found, _seed, boot: sample if boot else replace(sample, booted=""))
-    monkeypatch.setattr(selection, "changed_since", lambda _found, _commit: {"ubuntu2404-b300": ("changed: roles/x",)})
+    """A sample of two images."""
+    monkeypatch.setattr(candidates, "draw", lambda _found, _seed: ["debian12-gpu", "al2023-compute"])
     return run
 
 
-def test_a_sample_comes_before_what_a_change_affects(drawn: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["rehearse", "--sample", "abc", "--since", "HEAD~3", "--boot", "--minutes", "10"]) == 0
-    assert drawn.rehearsed == ["debian12-gpu", "al2023-compute", "ubuntu2404-b300"]
+def test_the_first_of_a_sample_is_booted(drawn: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rehearse", "--sample", "abc", "--boot"]) == 0
+    assert drawn.rehearsed == ["debian12-gpu", "al2023-compute"]
     assert [image for image, (boot, _) in drawn.prepared.items() if boot] == ["debian12-gpu"]
-    assert drawn.options and drawn.options.seconds == 600
     shown = capsys.readouterr()
-    assert "sample: al2023-compute, debian12-gpu; booted: debian12-gpu" in shown.err
-    assert "affected: ubuntu2404-b300: changed: roles/x" in shown.err
+    assert "sample: debian12-gpu, al2023-compute; booted: debian12-gpu" in shown.err
     lines = shown.out.splitlines()
     assert [line.split()[0] for line in lines[1 : len(all_recipes()) + 1]] == [path.stem for path in all_recipes()]
-    assert "LEFT OUT: not in the sample or affected by a change since HEAD~3" in shown.out
+    assert "LEFT OUT: not in the sample" in shown.out
 
 
 def test_a_sample_boots_nothing_unless_asked(drawn: Run) -> None:
     assert cli.main(["rehearse", "--sample", "abc", "-q"]) == 0
-    assert drawn.rehearsed == ["al2023-compute", "debian12-gpu"]
+    assert drawn.rehearsed == ["debian12-gpu", "al2023-compute"]
     assert not any(boot for boot, _ in drawn.prepared.values())
-
-
-def test_only_what_a_change_affects(drawn: Run) -> None:
-    assert cli.main(["rehearse", "--since", "HEAD~3", "-q"]) == 0
-    assert drawn.rehearsed == ["ubuntu2404-b300"]
 
 
 def test_list_builds_nothing(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +155,6 @@ def test_markdown_is_a_table(run: Run, capsys: pytest.CaptureFixture[str]) -> No
     [
         (["debian12-gpu", "debian12-gpu"], "debian12-gpu: more than one recipe of that name"),
         (["no-such-image"], "no image 'no-such-image'"),
-        (["--minutes", "5"], "--minutes is of --sample and --since"),
         (["--jobs", "0"], "expected a number from 1, got '0'"),
         (["--jobs", "-1"], "expected a number from 1, got '-1'"),
     ],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import platform
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,53 @@ def _changing(file: Path, read: object) -> object:
         return content + b"\n# changed" if self.resolve() == file.resolve() else content
 
     return changed
+
+
+SEEDS = [f"commit {number}" for number in range(200)]
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> list[Candidate]:
+    return candidates.find(sorted(RECIPES.glob("*.yml")), tmp_path_factory.mktemp("out"), PLACE)
+
+
+def families(found: list[Candidate]) -> Mapping[str, tuple[str, str]]:
+    """Image → system and node family of those that may be drawn: no compiled driver, no emulated architecture."""
+    return {
+        one.image: (one.base.system, one.base.family)
+        for one in found
+        if one.base and one.row.architecture == "x86_64" and one.image != "debian12-distribution"
+    }
+
+
+@pytest.fixture
+def on_x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+
+
+def test_each_system_and_node_family_is_in_every_sample_once(every: list[Candidate], on_x86_64: None) -> None:
+    of = families(every)
+    for seed in SEEDS[:20]:
+        assert sorted(of[image] for image in candidates.draw(every, seed)) == sorted(set(of.values()))
+
+
+def test_a_commit_always_draws_the_same(every: list[Candidate]) -> None:
+    assert candidates.draw(every, "abc") == candidates.draw(every[::-1], "abc")
+    assert candidates.draw([], "abc") == []
+
+
+def test_commits_draw_every_quick_recipe_in_turn(every: list[Candidate], on_x86_64: None) -> None:
+    samples = [candidates.draw(every, seed) for seed in SEEDS]
+    assert {image for sample in samples for image in sample} == set(families(every))
+    assert {families(every)[sample[0]] for sample in samples} == set(families(every).values())
+
+
+@pytest.mark.parametrize(("machine", "emulated"), [("x86_64", "arm64"), ("aarch64", "x86_64")])
+def test_no_sample_has_an_emulated_architecture(
+    every: list[Candidate], monkeypatch: pytest.MonkeyPatch, machine: str, emulated: str
+) -> None:
+    """Also where its family has no other recipe."""
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    of = {one.image: one.row.architecture for one in every}
+    for seed in SEEDS[:20]:
+        assert emulated not in {of[image] for image in candidates.draw(every, seed)}

@@ -301,15 +301,3 @@ def test_width_is_what_the_host_has_room_for(
 
 def test_available_memory_is_read() -> None:
     assert rehearsing._available_memory() > 1024**2
-
-
-def test_optional_recipes_are_begun_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsing, "rehearse", lambda candidate, *_: candidate.row)
-    needed = {"quick": 10.0, "slow": 1800.0, "always": 1800.0}
-    monkeypatch.setattr(rehearsing, "expected_seconds", lambda candidate: needed[candidate.image])
-    waiting = [replace(one, is_optional=one.image != "always") for one in some("always", "slow", "quick")]
-    always, slow, quick = rehearsing.run(waiting, SESSION, Options(seconds=600.0), 1)
-    assert (always.result, quick.result) == ("PASS", "PASS")
-    assert (slow.result, slow.exit_code) == ("LEFT OUT", 0)
-    assert slow.reason == "no time left: it takes about 1800 s, and 0 of 600 s had passed"
-    assert [row.result for row in rehearsing.run(waiting, SESSION, Options(), 1)] == ["PASS"] * 3
