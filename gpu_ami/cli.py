@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import IO, NoReturn
 
-from gpu_ami import __version__, commands
-from gpu_ami.errors import GpuAmiError, UsageError, end_as_by_ctrl_c
+from gpu_ami import __version__, commands, out_lock
+from gpu_ami.errors import CloudError, GpuAmiError, InternalError, UsageError, end_as_by_ctrl_c
 from gpu_ami.progress import Display, Progress
 from gpu_ami.region import provider
 
@@ -25,7 +28,7 @@ your own files: gpu-ami init my-images
 
 exit codes: 0 all that was asked for is proven · 1 the image failed a check · 2 recipe or usage · 3 build failed
             4 cloud, network or machine · 5 no capacity · 6 certificate refused
-            7 nothing failed, but checks or restarts were left out on purpose · 130 interrupted
+            7 nothing failed, but checks or restarts were left out on purpose · 8 internal error · 130 interrupted
 """
 
 
@@ -139,28 +142,86 @@ def _fail(error: GpuAmiError, *, as_json: bool, command: str = "") -> int:
     return error.exit_code
 
 
+def _of_the_system(error: OSError) -> GpuAmiError:
+    """A file or a stream that cannot be used: the disk is full, a folder is missing or may not be written."""
+    path = error.filename or "standard output"
+    message = f"{os.fsdecode(path) if isinstance(path, bytes) else path}: {error.strerror or error}"
+    return CloudError(message, hint="this says nothing about the image: correct it, and run the command again")
+
+
+def _of_gpu_ami(error: Exception) -> GpuAmiError:
+    """A defect: where it was raised, in one line; --debug prints the traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    message = f"internal error: {type(error).__name__}{f': {error}' if str(error) else ''}{where}"
+    hint = "a defect of gpu-ami, not of the image: report it with the output of the same command with --debug"
+    return InternalError(message.replace("\n", " "), hint=hint)
+
+
+def _prepare_streams() -> None:
+    """Characters that a stream cannot encode are printed as escapes; a closed stream is replaced."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  (for the length of the process)
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _silence(*names: str) -> None:
+    """Nobody reads these streams any more, and the interpreter flushes them at its end."""
+    for name in names:
+        setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+
+
+def _reported(error: GpuAmiError, as_json: bool, command: str = "") -> int:
+    """Prints an error where that is still possible. Returns the exit code."""
+    try:
+        code = _fail(error, as_json=as_json, command=command)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return code
+    except OSError:
+        _silence("stdout", "stderr")
+        return error.exit_code
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    _prepare_streams()
     try:
         args = _parser().parse_args(words)
     except UsageError as error:
-        return _fail(error, as_json="--json" in words)
+        return _reported(error, "--json" in words)
     end_as_by_ctrl_c()
     try:
         with _progress(args) as progress:
             outcome: commands.Outcome = args.execute(args, progress)
         _print(outcome, args)
+        sys.stdout.flush()
         return outcome.exit_code
-    except GpuAmiError as error:
+    except KeyboardInterrupt as interrupt:
+        return _reported(_interrupted(interrupt, args), args.json, args.command)
+    except BrokenPipeError:
+        _silence("stdout", "stderr")
+        return 0
+    except Exception as error:
         if args.debug:
             raise
-        return _fail(error, as_json=args.json, command=args.command)
-    except KeyboardInterrupt as interrupt:
-        return _fail(_interrupted(interrupt, args), as_json=args.json, command=args.command)
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (the interpreter flushes it at exit)
-        return 0
+        return _reported(_as_message(error), args.json, args.command)
+    finally:
+        out_lock.release()
+
+
+def _as_message(error: Exception) -> GpuAmiError:
+    if isinstance(error, GpuAmiError):
+        return error
+    if isinstance(error, OSError):
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO):
+            _silence("stdout")
+        return _of_the_system(error)
+    return _of_gpu_ami(error)
 
 
 def entry() -> None:

@@ -8,7 +8,8 @@ GpuAmiError            (never raised itself)
 ├── CloudError         4  the cloud, the network or a machine failed
 │   ├── MachineError   4  a machine did not boot or stopped answering
 │   └── ForeignAnswer  4  something that is not AWS answered: a proxy, a login page
-└── CapacityError      5  no capacity for an instance type (never green)
+├── CapacityError      5  no capacity for an instance type (never green)
+└── InternalError      8  a defect of gpu-ami: says nothing about the image
 
 The library raises; only `cli.py` prints and exits.
 """
@@ -25,7 +26,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-ExitCode = Literal[1, 2, 3, 4, 5, 130]
+ExitCode = Literal[1, 2, 3, 4, 5, 8, 130]
 
 
 def end_as_by_ctrl_c() -> None:
@@ -100,3 +101,7 @@ class ForeignAnswer(CloudError):
 
 class CapacityError(GpuAmiError):
     exit_code = 5
+
+
+class InternalError(GpuAmiError):
+    exit_code = 8

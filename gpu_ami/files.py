@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError
-from validator.inputs import read_text
+from validator.inputs import parse_json, read_text
 
 _OWNER_AND_UMASK = 0o666
 # Of a file in YAML that a person writes; the largest table of facts has a tenth of it.
@@ -98,7 +98,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     For state that can be made again; a file that a user names is read by `read_document`.
     """
     try:
-        data = json.loads(read_text(path))
+        data = parse_json(read_text(path))
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) else None
@@ -108,7 +108,7 @@ def read_document(path: Path, schema: str, command: str) -> dict[str, Any]:
     """A stage's file with this schema. UsageError: not there, not JSON, or of another schema. command: writes it."""
     rewrite = f"`gpu-ami {command}` writes a new one"
     try:
-        data = json.loads(read_text(path))
+        data = parse_json(read_text(path))
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such file", hint=f"`gpu-ami {command}` writes it") from error
     except OSError as error:

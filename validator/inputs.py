@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 # A plan or report of hundreds of machines has some MiB.
 LARGEST = 256 << 20
@@ -33,3 +35,11 @@ def read_bytes(path: Path, limit: int = LARGEST) -> bytes:
 def read_text(path: Path, limit: int = LARGEST) -> str:
     """As `read_bytes`; UnicodeDecodeError (a ValueError): not UTF-8."""
     return read_bytes(path, limit).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON document of others. ValueError: not JSON, nested too deeply, or a number with too many digits."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("lists or objects are nested too deeply") from error

@@ -18,7 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from validator.inputs import read_text
+from validator import typed
+from validator.inputs import parse_json, read_text
 
 SCHEMA = "gpu-ami/checks/2"
 _JSON_TYPES = frozenset({type(None), bool, int, float, str})
@@ -274,7 +275,7 @@ class HostResults:
     def load(cls, path: Path) -> HostResults:
         """Reads checks.json. Raises OSError, or InvalidRecord if `write` did not write it."""
         try:
-            data = json.loads(read_text(path))
+            data = parse_json(read_text(path))
         except ValueError as error:
             raise InvalidRecord(f"{path}: not JSON: {error}") from error
         return cls.from_json(data, str(path))
@@ -403,6 +404,11 @@ def construct(kind: type[_Record], data: object, where: str, **convert: object) 
                 raise
             except (TypeError, ValueError) as error:
                 raise InvalidRecord(f"{where}: {name}: {error}") from error
+    tests = typed.field_tests(kind)
+    for name, value in values.items():
+        expected, has_type = tests[name]
+        if not has_type(value):
+            raise InvalidRecord(f"{where}: {name}: expected {expected}, got {type(value).__name__} {str(value)[:40]!r}")
     return kind(**values)
 
 

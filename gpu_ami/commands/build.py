@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from gpu_ami import out_lock
 from gpu_ami.commands import Outcome, options
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.region import SessionRequest
 
     out = options.existing_plan(args.out)
+    out_lock.hold(out)
     plan = Plan.load(out / PLAN_FILE)
     agent = options.agent_package(args, progress)
     layered = options.layers(args)

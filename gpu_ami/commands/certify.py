@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_ami import out_lock
 from gpu_ami.commands import Outcome, options
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.report import document, writer
 
     out = options.existing_plan(args.out)
+    out_lock.hold(out)
     report = document.load(out / document.REPORT_FILE)
     signers, scans = options.signers(args), options.scans(args)
     options.require_waivers(args.waivers)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
-from validator.inputs import read_text
+from validator.inputs import parse_json, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -64,7 +64,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def _own_schema(path: Path) -> Any:
     """A validator of the agent's JSON schema. UsageError where the file or jsonschema cannot be used."""
     import importlib
-    import json
 
     from gpu_ami.errors import UsageError
 
@@ -73,7 +72,7 @@ def _own_schema(path: Path) -> Any:
     except ImportError as error:
         raise UsageError("--schema needs the package jsonschema", hint="pip install jsonschema") from error
     try:
-        schema = json.loads(read_text(path))
+        schema = parse_json(read_text(path))
         kind = jsonschema.validators.validator_for(schema)
         kind.check_schema(schema)
     except (OSError, ValueError, jsonschema.SchemaError) as error:
@@ -99,12 +98,11 @@ def _lint(path: Path, writes: Collection[str] | None, check: Any) -> tuple[bool,
 
 
 def _of_schema(text: str, check: Any) -> list[Finding]:
-    import json
 
     from validator.probes.agent import ERROR, Finding
 
     try:
-        config = json.loads(text)
+        config = parse_json(text)
     except ValueError:
         return []  # lint_text has said so
     return [

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_ami import out_lock
 from gpu_ami.commands import Outcome, options
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     before = options.image_before(args, cloud)
     shards = merge.load_shards(args.shards)
     report = merge.merge(shards)
+    out_lock.hold(args.out)
     with progress.stage(f"merge {len(shards)} shards"):
         merge.copy_files(shards, report, args.out)
         writer.write(report, args.out)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_ami import out_lock
 from gpu_ami.commands import Outcome, options
 from gpu_ami.progress import Progress
 
@@ -112,7 +113,9 @@ def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome
     place = _place(args.where)
     with progress.stage(f"plan {recipe.stem}"):
         plan = make_plan(recipe, place, args.overrides)
-        written = plan.write(args.out or Path("out") / plan.image, place)
+        out = args.out or Path("out") / plan.image
+        out_lock.hold(out)
+        written = plan.write(out, place)
     notes = [f"note: {note}" for note in [*plan.document["notes"], *_not_built_here(plan, args.where)]]
     system = plan.document["os"]
     notes.append(f"support: {support_of(facts_of(recipe), system['id'], system['version'])}")

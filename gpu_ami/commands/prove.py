@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_ami import out_lock
 from gpu_ami.commands import Outcome
 from gpu_ami.commands import options as stages
 from gpu_ami.errors import UsageError
@@ -95,6 +96,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
     out = args.out or Path("out") / recipe.stem
+    out_lock.hold(out)
     layered = stages.layers(args)
     # Without either there may be an image that is proven again.
     about_to = layered if args.fresh or layered.mode != "none" else None

@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_ami import out_lock
 from gpu_ami.commands import Outcome, options
 from gpu_ami.errors import UsageError
 
@@ -107,6 +108,7 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report,
     from gpu_ami.region import SessionRequest
 
     out = options.existing_plan(args.out)
+    out_lock.hold(out)
     plan = Plan.load(out / PLAN_FILE)
     validator_options, restarts = options.validator_options(args), options.restarts(args)
     proof_options = pipeline.ProofOptions(args.instance_type, args.checks, validator_options, restarts, args.max_cost)
@@ -130,6 +132,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report
     options.check_identity(args)
     place = running_place(args.where)
     out = args.out or Path("out") / "host"
+    out_lock.hold(out)
     instance_type = args.instance_type[0] if args.instance_type else ""
     with runs.begin(home_dir(), place.name if place else "host") as run:
         proof = Proof(
@@ -169,6 +172,7 @@ def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Repor
     if reason:
         raise UsageError(f"--root {args.root}: {reason}")
     out = args.out or Path("out") / "files"
+    out_lock.hold(out)
     plan_file = out / PLAN_FILE if plan else None
     arguments = (None, out, progress, args.checks, options.validator_options(args))
     files_proof = Proof(plan.document if plan else None, plan_file, *arguments)

@@ -19,7 +19,6 @@ How the faults are tried: gpu_ami/faults/trials.py. Results are kept in `faults.
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Annotated, Any, TypedDict
 
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import parse_yaml
-from validator.inputs import read_text
+from validator.inputs import parse_json, read_text
 from validator.schema import Flag, Integer, Keys, ListOf, Text
 
 SCHEMA = "gpu-ami/faults/2"
@@ -184,7 +183,7 @@ class Record:
         """
         record = cls(image, instance_type)
         try:
-            document = json.loads(read_text(path))
+            document = parse_json(read_text(path))
         except (OSError, ValueError):
             return record
         if not isinstance(document, dict):

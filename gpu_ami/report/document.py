@@ -504,7 +504,14 @@ def _without(data: object, *derived: str) -> object:
 def load(path: Path) -> Report:
     """Reads report.json. UsageError: no such file, not JSON, another schema, or a content that `write` never writes."""
     data = read_document(path, SCHEMA, "validate")
+    rewrite = "`gpu-ami validate` writes a new one"
     try:
-        return Report.from_json(data, str(path))
+        report = Report.from_json(data, str(path))
     except InvalidRecord as error:
-        raise UsageError(str(error), hint="`gpu-ami validate` writes a new one") from error
+        raise UsageError(str(error), hint=rewrite) from error
+    try:
+        report.to_json()  # all that is derived: the plan in it, facts and events have no types of their own
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        text = f"{path}: a content that `gpu-ami validate` never writes: {type(error).__name__}: {error}"
+        raise UsageError(text, hint=rewrite) from error
+    return report

@@ -32,6 +32,7 @@ case $code in
   5) what="no capacity, twice: start the job again later, or add subnets or ways to capacity to the place" ;;
   6) what="the certificate was refused: do not launch or publish the AMI" ;;
   7) what="checks or restarts were left out: run it without -k and --restarts" ;;
+  8) what="a defect of gpu-ami, not of the image: report it with the output of the command with --debug" ;;
   130) what="cancelled: the nightly sweep removes what is left" ;;
   *) what="unexpected: read the log of the job" ;;
 esac

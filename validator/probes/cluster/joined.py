@@ -49,7 +49,7 @@ def write(path: Path, joined: Joined) -> None:
 
 def read(path: Path) -> Joined:
     """ValueError: not such a file."""
-    document = json.loads(inputs.read_text(path))
+    document = inputs.parse_json(inputs.read_text(path))
     if not isinstance(document, dict) or document.pop("schema", "") != SCHEMA:
         raise ValueError(f"{path}: expected schema {SCHEMA}")
     try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from validator.inputs import read_text
+from validator.inputs import parse_json, read_text
 from validator.transport import ssh
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def write(path: Path, group: Group) -> None:
 
 def read(path: Path) -> Group:
     """ValueError: not such a file, or fewer than two nodes."""
-    document = json.loads(read_text(path))
+    document = parse_json(read_text(path))
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"{path}: expected schema {SCHEMA}")
     try:

@@ -1,0 +1,59 @@
+"""One command at a time writes to a folder OUT: plan, build, validate, certify, merge, prove.
+
+Two builds in one OUT would make two AMIs and keep one record. The kernel drops the lock when its process ends, also by
+SIGKILL. A process that the holder starts (`VARIABLE` is in its environment) belongs to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import IO
+
+from gpu_ami.errors import UsageError
+
+VARIABLE = "GPU_AMI_OUT_HELD"
+_FILE = ".lock"
+_held: dict[Path, IO[str]] = {}
+
+
+def hold(out: Path) -> None:
+    """Keeps `out`, which is made, for this process until `release`. UsageError: another command writes to it."""
+    out.mkdir(parents=True, exist_ok=True)
+    folder = out.resolve()
+    if folder in _held or str(folder) in os.environ.get(VARIABLE, "").split(os.pathsep):
+        return
+    handle = open(folder / _FILE, "a+")  # noqa: PTH123, SIM115  (kept until release)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.seek(0)
+        holder = _described(handle.read(4096))
+        handle.close()
+        hint = "wait for it, or end it; another folder can be named with -o"
+        raise UsageError(f"{out}: another gpu-ami writes to this folder{holder}", hint=hint) from None
+    handle.truncate(0)
+    json.dump({"pid": os.getpid(), "since": round(time.time())}, handle)
+    handle.flush()
+    _held[folder] = handle
+    os.environ[VARIABLE] = os.pathsep.join(map(str, _held))
+
+
+def _described(text: str) -> str:
+    try:
+        record = json.loads(text)
+        return f": pid {int(record['pid'])}, for {max(0, round(time.time() - record['since']))} s"
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def release() -> None:
+    """At the end of a command."""
+    for handle in _held.values():
+        handle.close()
+    if _held:
+        _held.clear()
+        os.environ.pop(VARIABLE, None)
