@@ -86,8 +86,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     options.check_nodes(args)
     if args.log_groups and (args.host or args.root):
         raise UsageError("--log-groups is for machines that gpu-ami launches")
-    if args.deadline and (args.host or args.root):
-        raise UsageError("--deadline is for machines that gpu-ami launches")
+    if args.deadline and (args.root or (args.host and not args.reboot)):
+        raise UsageError("--deadline is for machines that gpu-ami launches or reboots (--host with --reboot)")
+    if args.host and options.deadlines(args).keys() - {"boot_seconds"}:
+        raise UsageError("--deadline with --host: expected boot=SECONDS", hint="--deadline boot=1500")
     if args.reboot and not args.host:
         raise UsageError(
             "--reboot is for --host", hint="machines that gpu-ami launches are restarted unless --restarts none"
@@ -144,6 +146,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report
             args.checks,
             options.validator_options(args),
             (REBOOT,) if args.reboot else (),
+            boot_seconds=options.deadlines(args).get("boot_seconds"),
         )
         target = Target(url, instance_type, args.instance_id, args.identity)
         return host_proof.prove_host(proof, run, target), out

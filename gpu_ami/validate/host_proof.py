@@ -68,7 +68,10 @@ def _reboot_host(proof: Proof, host: HostRecord, target: Target) -> None:
     known = {"key_file": target.key_file, "known_hosts": target.known_hosts, "agent": own, "search_keys": own}
     try:
         with proof.progress.stage(f"{restarts.REBOOT} {target.url}", host.report.name):
-            back = login.reboot_host(parse_url(target.url, **known), proof.cancelled, target.instance_type)
+            machine = parse_url(target.url, **known)
+            back = login.reboot_host(
+                machine, proof.cancelled, target.instance_type, proof.boot_seconds, proof.progress.note
+            )
     except MachineError as error:
         host.report = host.report.with_checks(restarts.not_back(restarts.REBOOT, error))
         return

@@ -163,6 +163,7 @@ class Proof:
     suite: str = ""
     carried: Carried = NOTHING
     nodes: int = 1  # machines of one type that work together
+    boot_seconds: float | None = None  # deadline of a host's reboot; None: that of its instance type
     join: str | None = None  # the cluster to be a node of; "" for one of the proof's own, None: not asked
     # Set once the image's files are judged: their evidence stands for them, and machines need not read all.
     files_judged: threading.Event = field(default_factory=threading.Event)

@@ -4,6 +4,7 @@ launch      launches instances with their user data, and terminates them
 machine     one instance, its boot stage by stage, and its restarts
 login       waits for an SSH login after a boot, and for cloud-init and systemd; orders a reboot
 restarts    how a boot and a restart are judged
+hanging     the units that a boot waits for
 console     the console of an instance: evidence, kernel panics; sees at once that an instance was stopped
 deadlines   how long a machine may take to boot, to stop, and to be seen in CloudWatch
 """

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import MachineError
+from gpu_ami.validate.machines import hanging
 from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.restarts import ImageAtFault, LoginFailed, LoginSilent, NotRestarted
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from validator.transport import Connection, Target
 
 
+WAIT_SECONDS = 15.0  # between two looks at the units that a boot waits for
 LOOK_SECONDS = 5.0  # between two looks at console and state of a machine that does not answer
 
 
@@ -114,14 +116,27 @@ def settle(
     cancelled: threading.Event,
     mark: Callable[[str], None],
     look: Callable[[], None] = lambda: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Waits for each stage in turn and calls `mark` at its end. MachineError: the first that does not complete.
 
-    look: called between the attempts; it raises what makes further ones useless.
+    look: called between the attempts; it raises what makes further ones useless. say: gets what the boot waits for,
+    when that changes. ImageAtFault: it waits for a unit that a role of the image installs.
     """
     from validator.transport import errors
 
     look = _seldom(look)
+    said = ""
+
+    def tell() -> None:
+        nonlocal said
+        waiting = hanging.read(connection)
+        names = ", ".join(unit.unit for unit in waiting.units)
+        if names and names != said:
+            say(f"waits for {waiting.units[0]}" + (f"; and {len(waiting.units) - 1} more" if waiting.units[1:] else ""))
+        said = names or said
+
+    tell = _seldom(tell, WAIT_SECONDS, first=WAIT_SECONDS)
     for settling in stages:
         while True:
             try:
@@ -134,11 +149,14 @@ def settle(
                 look()
                 raise MachineError(f"{name}: the connection was lost during the boot", details=[str(error)]) from error
             if time.monotonic() > deadline or cancelled.is_set():
-                raise MachineError(
-                    f"{name}: {settling.stage} did not complete",
-                    details=[f"$ {settling.command}", *out.splitlines()[-5:]],
-                )
+                waiting = hanging.Waiting() if cancelled.is_set() else hanging.read(connection)
+                details = [*waiting.lines(), f"$ {settling.command}", *out.splitlines()[-5:]]
+                if waiting.of_the_image:
+                    raise ImageAtFault(f"{name}: the boot hangs in {waiting.of_the_image}", details=details)
+                by = f": it waits for {waiting.units[0]}" if waiting.units else ""
+                raise MachineError(f"{name}: {settling.stage} did not complete{by}", details=details)
             look()
+            tell()
             cancelled.wait(_POLL_SECONDS)
         mark(settling.stage)
 
@@ -151,13 +169,13 @@ def _boot_id(connection: Connection) -> str:
         raise
 
 
-def _seldom(look: Callable[[], None]) -> Callable[[], None]:
-    """The same, but at most every few seconds: each call asks AWS."""
-    last = -LOOK_SECONDS
+def _seldom(look: Callable[[], None], seconds: float = LOOK_SECONDS, first: float = 0.0) -> Callable[[], None]:
+    """The same, but at most every few seconds: each call asks AWS. first: seconds before the first call."""
+    last = time.monotonic() - seconds + first
 
     def at_most() -> None:
         nonlocal last
-        if time.monotonic() - last >= LOOK_SECONDS:
+        if time.monotonic() - last >= seconds:
             look()
             last = time.monotonic()
 
@@ -177,13 +195,20 @@ _ORDER = 'if [ "$(id -u)" = 0 ]; then systemctl reboot; else sudo -n systemctl r
 
 
 def reboot_host(
-    target: Target, cancelled: threading.Event, instance_type: str = ""
+    target: Target,
+    cancelled: threading.Event,
+    instance_type: str = "",
+    boot_seconds: float | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, float], str, str]:
-    """Reboots a machine that gpu-ami did not launch: stages of its next boot, and boot ids before and after."""
+    """Reboots a machine that gpu-ami did not launch: stages of its next boot, and boot ids before and after.
+
+    boot_seconds: its deadline; None: that of the instance type.
+    """
     name = target.name
     started = time.monotonic()
     before, host_key = order_reboot(target, name)
-    deadline = time.monotonic() + deadlines(instance_type).boot_seconds
+    deadline = time.monotonic() + (boot_seconds or deadlines(instance_type).boot_seconds)
     stages: dict[str, float] = {}
 
     def mark(stage: str) -> None:
@@ -193,7 +218,7 @@ def reboot_host(
     connection, boot_id = reach(pinned, deadline, cancelled, name, before, lambda: None)
     with connection:
         mark("ssh")
-        settle(connection, name, (SYSTEMD,), deadline, cancelled, mark)
+        settle(connection, name, (SYSTEMD,), deadline, cancelled, mark, say=say)
     return stages, before, boot_id
 
 

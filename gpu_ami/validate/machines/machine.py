@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import Cloud, log_groups, login, security_groups
 from gpu_ami.errors import CloudError, MachineError, UsageError
-from gpu_ami.validate.machines import console
+from gpu_ami.validate.machines import console, hanging
 from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.login import (
     CLOUD_INIT,
@@ -127,7 +127,7 @@ class Boot:
             record_host_key(target, connection.host_key)
             self.mark(machine, "ssh", started)
             mark = functools.partial(self.mark, machine, started=started)
-            settle(connection, name, stages, deadline, self.cancelled, mark, look)
+            settle(connection, name, stages, deadline, self.cancelled, mark, look, functools.partial(self.say, machine))
         finally:
             connection.close()
 
@@ -149,6 +149,9 @@ class Boot:
         self.progress.note(
             f"{machine.instance_type} {machine.instance_id}: {stage} after {machine.stages[stage]:.0f} s"
         )
+
+    def say(self, machine: Machine, text: str) -> None:
+        self.progress.note(f"{machine.instance_type} {machine.instance_id}: {text}")
 
     def _compare_with_console(self, machine: Machine, host_key: str) -> None:
         """MachineError where the console shows other host keys than the first contact: another machine answers.
@@ -226,7 +229,8 @@ class Boot:
             text = self._console(machine)
             tail = console_tail(text)
             shown = [f"the last {len(tail)} lines of its console:", *(f"| {line}" for line in tail)] if tail else []
-            details = [*error.details, *shown]
+            hangs = hanging.on_console(text) if isinstance(error, LoginFailed) else ""
+            details = [*error.details, *([hangs] if hangs else []), *shown]
             said = console.login_hint(text, self.user) if isinstance(error, LoginFailed) else ""
             hint = said or error.hint or "evidence/ has the whole console"
             raise type(error)(error.message, details=details, hint=hint) from error

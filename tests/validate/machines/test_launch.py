@@ -19,7 +19,7 @@ from gpu_ami.validate.machines.deadlines import Deadlines, deadlines, names, par
 
 @pytest.mark.parametrize(
     ("instance_type", "boot", "stop"),
-    [("g5.12xlarge", 600, 900), ("p5.48xlarge", 1500, 1500), ("g4dn.metal", 2700, 2700), ("p6.metal-1", 2700, 2700)],
+    [("g5.12xlarge", 1200, 900), ("p5.48xlarge", 1500, 1500), ("g4dn.metal", 2700, 2700), ("p6.metal-1", 2700, 2700)],
 )
 def test_slow_types_have_longer_deadlines(instance_type: str, boot: float, stop: float) -> None:
     assert deadlines(instance_type) == Deadlines(boot, stop, 900)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CapacityError, MachineError
-from gpu_ami.validate.machines import login
+from gpu_ami.validate.machines import deadlines, hanging, login
 from gpu_ami.validate.machines.restarts import ImageAtFault, is_at_fault
 from tests.validate.conftest import PANIC, World
 from validator.transport.ssh import CommandExpired, ConnectionDropped, Finished
@@ -20,10 +21,13 @@ from validator.transport.ssh import CommandExpired, ConnectionDropped, Finished
 class Busy:
     """A machine that answers what the script says."""
 
-    def __init__(self, *answers: str | Exception) -> None:
+    def __init__(self, *answers: str | Exception, waits: str = "") -> None:
         self.answers = list(answers)
+        self.waits = waits  # what systemd says of its queue
 
     def run(self, command: str, timeout: float) -> Finished:
+        if command.startswith("cat /proc/uptime"):
+            return Finished(0, self.waits.encode(), b"", 0.0)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -90,3 +94,85 @@ def test_cloud_init_that_does_not_run_is_asked(tmp_path: Path, state: str) -> No
 def test_panic_that_only_the_console_tail_shows_is_the_images(world: World) -> None:
     error = MachineError("i-1: SSH login failed", details=[f"| {PANIC}"])
     assert is_at_fault(error) and is_at_fault(ImageAtFault("x")) and not is_at_fault(CapacityError("none"))
+
+
+WAITS = """241.50 900.00
+
+ 7 multi-user.target start waiting
+55 {unit} start running
+
+Id={unit}
+ActiveState=activating
+SubState=start-pre
+InactiveExitTimestampMonotonic=13500000
+TimeoutStartUSec=15min
+DropInPaths=/etc/systemd/system/{unit}.d/wait.conf
+"""
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind", "message"),
+    [
+        ("nvidia-fabricmanager.service", ImageAtFault, "the boot hangs in nvidia-fabricmanager.service"),
+        (
+            "systemd-networkd-wait-online.service",
+            MachineError,
+            "did not complete: it waits for systemd-networkd-wait",
+        ),
+    ],
+)
+def test_boot_that_hangs_names_its_unit(world: World, unit: str, kind: type[MachineError], message: str) -> None:
+    """Only a unit of the image's roles blames the image: another may wait for the place."""
+    busy = Busy("starting", waits=WAITS.format(unit=unit))
+    with pytest.raises(MachineError) as caught:
+        login.settle(busy, "i-1", (login.SYSTEMD,), time.monotonic() - 1, threading.Event(), lambda _: None)  # type: ignore[arg-type]
+    text = str(caught.value)
+    assert type(caught.value) is kind and message in text and is_at_fault(caught.value) is (kind is ImageAtFault)
+    assert "activating (start-pre) for 228 s, TimeoutStartSec 15min, drop-ins: /etc/systemd/system/" in text
+    assert "systemctl list-jobs: 1 more wait: multi-user.target" in text
+
+
+def test_what_a_boot_waits_for_is_said_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "WAIT_SECONDS", 0.0)
+    said: list[str] = []
+    busy = Busy("starting", "starting", "running", waits=WAITS.format(unit="nvidia-fabricmanager.service"))
+    login.settle(
+        busy,
+        "i-1",
+        (login.SYSTEMD,),
+        time.monotonic() + 30,
+        threading.Event(),
+        lambda _: None,
+        say=said.append,  # type: ignore[arg-type]
+    )
+    assert len(said) == 1 and said[0].startswith(
+        "waits for nvidia-fabricmanager.service: activating (start-pre) for 228 s"
+    )
+
+
+def test_console_names_the_job_that_a_boot_without_a_login_waits_for() -> None:
+    console = (
+        "[  OK  ] Started x\r\n\x1b[K[ ***  ] A start job is running for Wait for Network (3s / 2min)\r"
+        "\x1b[K[***   ] A start job is running for NVIDIA fabric manager service (3min 4s / 15min)\r\n"
+    )
+    assert hanging.on_console(console) == (
+        "still starting, by its console: NVIDIA fabric manager service (3min 4s / 15min)"
+    )
+    assert hanging.on_console("[  OK  ] Started x") == ""
+
+
+def test_machine_without_pending_units_waits_for_nothing() -> None:
+    assert hanging.parse("12.0 20.0\n\n\n\n").lines() == []
+    assert hanging.parse("no systemd").lines() == []
+
+
+def test_deadlines_cover_the_limits_of_the_roles_units() -> None:
+    """Else a unit that hangs is cut off before systemd names it."""
+    root = Path(__file__).parents[3]
+    limits = []
+    for path in (root / "roles").rglob("*.service*"):
+        for value, unit in re.findall(r"^TimeoutStartSec=(\d+)(min)?$", path.read_text(encoding="utf-8"), re.MULTILINE):
+            limits.append(int(value) * (60 if unit else 1))
+    assert max(limits) >= 900
+    for instance_type in ("g6.xlarge", "p4d.24xlarge", "p5.48xlarge", "p6-b200.48xlarge", "g5.metal"):
+        assert deadlines(instance_type).boot_seconds >= max(limits) + 300
