@@ -1,12 +1,13 @@
-"""Cost of a check: the validator with one connection to each host, compared with `pytest --hosts=paramiko://`.
+"""Cost of a check: the validator, its batching shell without the engine (--serial), and `pytest --hosts=paramiko://`.
 
-Both run the same file, alternating, against a real sshd on loopback, through a proxy that adds the round-trip time. The
+All run the same file, alternating, against a real sshd on loopback, through a proxy that adds the round-trip time. The
 login user has the home directory of a new Debian user, so that a slow .bashrc is not measured. In addition to wall
 time, the CPU time of the process and of sshd is measured, because the load of the machine affects it least. Prints
 medians, one JSON line for each combination.
 
     python bench/bench_validator.py                     # 30 and 300 checks, 1 and 8 hosts, 0, 20 and 60 ms
     python bench/bench_validator.py --checks 30 --hosts 1 --rtt 20 --repeat 3
+    python bench/bench_validator.py --checks 30 --hosts 64 256 --rtt 20 --repeat 1 --most 900
     python bench/bench_validator.py --img-proof /path/to/venv/bin/img-proof     # as root; pip install img-proof
 """
 
@@ -17,6 +18,7 @@ import asyncio
 import contextlib
 import getpass
 import json
+import math
 import os
 import resource
 import shutil
@@ -193,8 +195,8 @@ class Sshd:
         return self.cpu
 
 
-def spent(command: list[str], server: Sshd, cwd: Path = ROOT, **environment: str) -> Spent:
-    """Runs one whole process; SystemExit with what it said where it fails."""
+def spent(command: list[str], server: Sshd, cwd: Path = ROOT, most: float | None = None, **environment: str) -> Spent:
+    """Runs one whole process; SystemExit with its output where it fails. TimeoutExpired after `most` seconds."""
     before, sshd_before = resource.getrusage(resource.RUSAGE_CHILDREN), server.settled_cpu()
     started = time.monotonic()
     done = subprocess.run(
@@ -205,6 +207,7 @@ def spent(command: list[str], server: Sshd, cwd: Path = ROOT, **environment: str
         text=True,
         stdin=subprocess.DEVNULL,
         check=False,
+        timeout=most,
     )
     wall = time.monotonic() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -214,14 +217,18 @@ def spent(command: list[str], server: Sshd, cwd: Path = ROOT, **environment: str
     return Spent(wall, own, server.settled_cpu() - sshd_before)
 
 
-def pytest(server: Sshd, file: Path, hosts: list[str], ours: bool) -> Spent:
-    """One run of the checks: through the validator's backend, or through testinfra's own for paramiko."""
+def pytest(server: Sshd, file: Path, hosts: list[str], way: str, most: float | None) -> Spent:
+    """One run of the checks: by the validator, by its shell alone, or by testinfra's own backend for paramiko."""
     folder = server.folder
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", str(file)]
     command += [f"--hosts={','.join(hosts)}", f"--ssh-identity-file={folder / 'key'}"]
-    command += ["-p", "validator.plugin", f"--results={folder / 'checks.json'}"] if ours else ["-p", "testinfra.plugin"]
+    if way == "paramiko":
+        command += ["-p", "testinfra.plugin"]
+    else:
+        command += ["-p", "validator.plugin", f"--results={folder / 'checks.json'}"]
+        command += ["--serial"] if way == "serial" else []
     # Other plugins that are installed here would cost both ways the same, and say nothing of either.
-    return spent(command, server, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    return spent(command, server, most=most, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
 def img_proof(program: Path, server: Sshd, file: Path, user: str, address: str) -> Spent:
@@ -258,22 +265,28 @@ def measure(server: Sshd, given: argparse.Namespace, checks: int, hosts: int, rt
         DelayProxy(server.port, rtt_ms / 2000, 1, address, 22)
     file = server.folder / f"test_{checks}.py"
     file.write_text(_CHECKS.format(count=checks))
-    for old in server.folder.glob("checks*.json"):
-        old.unlink()
-    ways: dict[str, list[Spent]] = {"gathered": [], "paramiko": []}
+    ways: dict[str, list[Spent]] = {"serial": [], "gathered": [], "paramiko": []}
     for _ in range(given.repeat):
-        for name, scheme in (("gathered", "ssh"), ("paramiko", "paramiko")):
+        for name in ("serial", "gathered", "paramiko"):
+            scheme = "paramiko" if name == "paramiko" else "ssh"
+            if name == "gathered":  # `cost` reads these
+                for old in server.folder.glob("checks*.json"):
+                    old.unlink()
             names = [f"{scheme}://{given.user}@127.0.0.1:{one}" for one in proxy.ports]
-            ways[name].append(pytest(server, file, names, name == "gathered"))
+            try:
+                ways[name].append(pytest(server, file, names, name, given.most))
+            except subprocess.TimeoutExpired:
+                ways[name].append(Spent(math.inf, math.inf, math.inf))
         if given.img_proof and hosts == 1:
             ways.setdefault("img_proof", []).append(img_proof(given.img_proof, server, file, given.user, address))
     result: dict[str, Any] = {"checks": checks, "hosts": hosts, "rtt_ms": rtt_ms, "repeat": given.repeat}
     for name, runs in ways.items():
         for what in ("wall", "own_cpu", "sshd_cpu"):
             result[f"{name}_{what}_s"] = round(statistics.median(getattr(one, what) for one in runs), 2)
-    for what in ("wall", "own_cpu", "sshd_cpu"):
-        ours, theirs = result[f"gathered_{what}_s"], result[f"paramiko_{what}_s"]
-        result[f"{what}_ratio"] = round(theirs / ours, 1) if ours else None
+    for other in ("serial", "paramiko"):
+        for what in ("wall", "own_cpu", "sshd_cpu"):
+            ours, theirs = result[f"gathered_{what}_s"], result[f"{other}_{what}_s"]
+            result[f"{other}_{what}_ratio"] = round(theirs / ours, 1) if ours else None
     return result | cost(server.folder)
 
 
@@ -285,6 +298,7 @@ def main() -> None:
         "--rtt", type=int, nargs="+", default=[0, 20, 60], metavar="MS", help="round-trip times in ms [0 20 60]"
     )
     parser.add_argument("--repeat", type=int, default=5, help="runs, of which the median is printed [%(default)s]")
+    parser.add_argument("--most", type=float, metavar="S", help="seconds of a run; one that takes longer is `Infinity`")
     parser.add_argument("--img-proof", type=Path, metavar="PROGRAM", help="also run img-proof, on one host (as root)")
     parser.add_argument("--user", default=getpass.getuser(), help="login user [the current user]")
     given = parser.parse_args()

@@ -18,6 +18,7 @@ waivers              named checks that may fail until a named day
 inputs               what a user's file must be before it is read: a regular file of a bounded size
 schema               the grammar of a user's files; reports all mistakes at once
 pci                  commands that list PCI devices, and say whether the GPUs are real
+measurement          the measurements of a GPU: one row each, from which their readers derive
 evidence             logs, states and facts of a host, kept whatever the verdict
 aws                  AWS's errors, one row each; answers that are checked as they are parsed
 cloudwatch           reads datapoints and log events from CloudWatch and CloudWatch Logs

@@ -22,6 +22,7 @@ from gpu_ami.recipes.facts import ARCHITECTURES, VARIABLES, Facts, judged, load_
 from gpu_ami.recipes.rules import NO_KEYS, ResolveContext
 from gpu_ami.recipes.site import components_of, in_order, site_folder, site_roles
 from gpu_ami.recipes.solver import Solution, with_kernel
+from validator.measurement import BY_NAME
 from validator.schema import Choice, Integer, Keys, ListOf, Mistake, Named, Text, did_you_mean, key_path
 
 # What a recipe must say itself; everything else may come from the layers below it.
@@ -86,7 +87,7 @@ def _telemetry(facts: Facts) -> Keys:
     return Keys(
         {
             "profile": Choice(tuple(facts.telemetry)),
-            "measurements": ListOf(Choice(tuple(facts.cloudwatch_agent["measurements"]))),
+            "measurements": ListOf(Choice(tuple(BY_NAME))),
             "interval_s": Integer(1, 3600, "seconds"),
             "namespace": Text("CWAgent", r"[\w./#:-]{1,255}"),
             "raw_log_group": group,

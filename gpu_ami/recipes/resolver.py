@@ -7,12 +7,14 @@ from typing import cast
 
 from gpu_ami.recipes.agent import agent_config, gpu_config, publishers
 from gpu_ami.recipes.components import components
-from gpu_ami.recipes.facts import Facts, Row, Sources, judged
+from gpu_ami.recipes.facts import Facts, Row, Sources, judged, measured
 from gpu_ami.recipes.layers import Recipe, raise_mistakes
 from gpu_ami.recipes.notes import remark
 from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, python_for
 from gpu_ami.recipes.site import components_of, digest, files
 from gpu_ami.recipes.solver import with_kernel
+from validator import measurement
+from validator.measurement import Lacks
 from validator.plan_document import (
     Gpu,
     InstanceType,
@@ -194,7 +196,7 @@ def instance_type_row(facts: Facts, name: str) -> InstanceType:
 
 def _telemetry(context: ResolveContext) -> Telemetry:
     asked = context.values["telemetry"]
-    measurements = asked.get("measurements") or context.facts.telemetry[asked["profile"]]["measurements"]
+    measurements = asked.get("measurements") or measured(context.facts, asked["profile"])
     absent = _absent(context, measurements)
     telemetry: Telemetry = {
         "profile": asked["profile"],
@@ -218,13 +220,14 @@ def _absent(context: ResolveContext, measurements: list[str]) -> dict[str, list[
     by_type: dict[str, list[str]] = {}
     for gpu in context.gpus:
         bare = gpu.row["name"] in facts["encoder"]["without"]
-        never = [name for name in measurements if name == "fan_speed" or (bare and name.startswith("encoder_"))]
+        lacking = measurement.lacking(Lacks.EVERY, *([Lacks.WITHOUT_ENCODER] if bare else []))
+        never = [name for name in measurements if name in lacking]
         if never:
             by_type |= dict.fromkeys(gpu.instance_types, never)
-    divided = context.facts.tuning["mig"]["absent"]["measurements"]
+    divided = measurement.lacking(Lacks.WITH_MIG)
     for name in context.section("tuning").get("mig", {}):
         known = by_type.get(name, [])
-        absent = [measurement for measurement in measurements if measurement in divided and measurement not in known]
+        absent = [each for each in measurements if each in divided and each not in known]
         if absent:
             by_type[name] = [*known, *absent]
     return by_type

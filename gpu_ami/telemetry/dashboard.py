@@ -14,7 +14,8 @@ from typing import Any
 from gpu_ami.plan import cost
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.telemetry import alarms, measurements
-from gpu_ami.telemetry.measurements import ALARMS_NAMESPACE, EVENTS_NAMESPACE, PREFIX, Measured, measured, unit_of
+from gpu_ami.telemetry.measurements import ALARMS_NAMESPACE, EVENTS_NAMESPACE, Measured, measured, unit_of
+from validator.measurement import PREFIX
 
 STACK = "gpu-telemetry"  # name of the stack where none is given
 ANY_INSTANCE = "i-0123456789abcdef0"  # what the dashboard's variable replaces by the chosen instance

@@ -15,7 +15,8 @@ from typing import Any
 
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.telemetry import alarms
-from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE, PREFIX, Measured, measured
+from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE, Measured, measured
+from validator.measurement import PREFIX
 
 Value = Any  # of a template: text, number, or a function of CloudFormation
 _BUSY = 90  # percent

@@ -12,22 +12,11 @@ from dataclasses import dataclass, field
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes import PlanDocument, agent
 from validator.cloudwatch import Series
+from validator.measurement import BY_NAME, PREFIX, grouped
 from validator.plan_document import NeuronMonitor, section
 
-PREFIX = "nvidia_smi_"
 EVENTS_NAMESPACE = "GpuAmi/Events"  # the event parser's embedded metrics
 ALARMS_NAMESPACE = "GpuAmi/Alarms"  # counts of the metric filters
-# The beginning of a measurement's name → the group that shows it, and its unit. The first that fits decides.
-_GROUPS = (
-    ("utilization", "Utilization", "%"),
-    ("memory", "Memory", "MiB"),
-    ("power", "Power", "W"),
-    ("temperature", "Temperature", "°C"),
-    ("fan", "Fan", "%"),
-    ("clocks", "Clocks", "MHz"),
-    ("pcie", "PCIe link", ""),
-    ("encoder", "Encoder", ""),
-)
 
 
 @dataclass(frozen=True)
@@ -80,16 +69,11 @@ class Measured:
 
     def groups(self) -> dict[str, list[str]]:
         """Group → its measurements, in the order of a dashboard."""
-        grouped: dict[str, list[str]] = {}
-        for start, group, _ in _GROUPS:
-            names = [name for name in self.measurements if name.startswith(start)]
-            if names:
-                grouped[group] = names
-        return grouped
+        return dict(grouped(list(self.measurements)))
 
 
 def unit_of(measurement: str) -> str:
-    return next((unit for start, _, unit in _GROUPS if measurement.startswith(start)), "")
+    return BY_NAME[measurement].unit if measurement in BY_NAME else ""
 
 
 def measured(plan: PlanDocument) -> Measured:

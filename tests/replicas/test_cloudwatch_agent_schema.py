@@ -17,7 +17,7 @@ import pytest
 from gpu_ami.recipes import load_facts
 from localregion.replicas.cloudwatch_agent.cwagent import configuration, gpu, schema
 from validator import agent_document
-from validator.probes import nvidia_smi
+from validator.measurement import MEASUREMENTS
 from validator.probes.agent import findings, lint_logs
 
 lint = import_module("validator.probes.agent.lint")  # the package exports a function of that name
@@ -141,18 +141,22 @@ def test_objects_of_two_files_must_be_equal(tmp_path: Path) -> None:
         (lint_logs._PRIORITIES, schema._PRIORITIES),
         (lint._APPENDED, configuration.APPENDABLE),
         (lint._PLUGINS, {*configuration.PLUGINS, *configuration.FOREIGN_PLUGINS}),
-        (nvidia_smi.PATHS, configuration.NVIDIA_MEASUREMENTS),
-        (nvidia_smi.PATHS, {*gpu._PLACES, "power_draw"}),
-        (nvidia_smi.PATHS["power_draw"], gpu._POWER),
     ],
 )
 def test_linter_and_replica_know_the_same(linter: Collection[Any], replica: Collection[Any]) -> None:
     assert set(linter) == set(replica)
 
 
-@pytest.mark.parametrize("measurement", sorted(gpu._PLACES))
-def test_replica_reads_a_measurement_where_the_checks_do(measurement: str) -> None:
-    assert gpu._PLACES[measurement] == nvidia_smi.PATHS[measurement]
+def test_replica_has_the_rows_of_the_table(update_golden: bool) -> None:
+    """Its measurements.json: of each measurement the elements in the order of the releases that read them."""
+    rows = {
+        row.name: {"paths": dict(sorted(row.paths.items(), key=lambda item: item[1])), "fraction": not row.whole}
+        for row in MEASUREMENTS
+    }
+    file = Path(gpu.__file__).with_name("measurements.json")
+    if update_golden:
+        file.write_text(json.dumps(rows, indent=1) + "\n")
+    assert json.loads(file.read_text()) == rows, "pytest --update-golden writes it"
 
 
 @pytest.mark.parametrize("plugin", sorted(set(configuration.PLUGINS) - {"nvidia_gpu"}))

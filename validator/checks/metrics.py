@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from validator.cloudwatch import ApiRefused, CloudWatch, Point, Series, arrivals
+from validator.measurement import BY_NAME, PREFIX
 from validator.observe import Observe, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import Gpu as PlannedGpu
@@ -22,52 +23,6 @@ from validator.results import MetricSeries
 
 # The agent measures only NVIDIA GPUs; a Neuron image's metrics are those of neuron_monitor.
 pytestmark = pytest.mark.planned("nvidia_driver")
-
-_PREFIX = "nvidia_smi_"
-Shown = Mapping[str, float]  # values of nvidia-smi for the same GPU on the host
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """Limits of a datapoint, in its own unit (MiB, MHz, W, °C, percent).
-
-    slack: largest difference from the value of nvidia-smi on the host; None if the value depends on load, because the
-    two are read at different times. least, most: limits of the board.
-    """
-
-    slack: float | None
-    least: float
-    most: Callable[[PlannedGpu, Shown], float]
-
-
-def _percent(_board: PlannedGpu, _shown: Shown) -> float:
-    return 100.0
-
-
-def _total(board: PlannedGpu, shown: Shown) -> float:
-    # The fact is from the data sheet; the driver's total excludes reserved memory, so the host's value comes first.
-    return shown.get("memory_total", float(board["memory_mib"]))
-
-
-TOLERANCES: Mapping[str, Tolerance] = {
-    "utilization_gpu": Tolerance(None, 0.0, _percent),
-    "utilization_memory": Tolerance(None, 0.0, _percent),
-    "temperature_gpu": Tolerance(None, 10.0, lambda *_: 100.0),
-    "power_draw": Tolerance(None, 1.0, lambda board, _: board["power_limit_w"] * 1.1),  # short peaks exceed the limit
-    "fan_speed": Tolerance(None, 0.0, _percent),
-    "memory_total": Tolerance(0.0, 0.0, _total),
-    "memory_used": Tolerance(None, 0.0, _total),
-    "memory_free": Tolerance(None, 0.0, _total),
-    "pcie_link_gen_current": Tolerance(None, 1.0, lambda board, _: board["pcie_gen"]),  # an idle link slows down
-    "pcie_link_width_current": Tolerance(0.0, 1.0, lambda board, _: board["pcie_width"]),
-    "encoder_stats_session_count": Tolerance(None, 0.0, lambda *_: 64.0),
-    "encoder_stats_average_fps": Tolerance(None, 0.0, lambda *_: 10_000.0),
-    "encoder_stats_average_latency": Tolerance(None, 0.0, lambda *_: 10_000_000.0),
-    "clocks_current_graphics": Tolerance(None, 0.0, lambda board, _: board["max_clock_mhz"]["graphics"]),
-    "clocks_current_sm": Tolerance(None, 0.0, lambda board, _: board["max_clock_mhz"]["sm"]),
-    "clocks_current_memory": Tolerance(None, 0.0, lambda board, _: board["max_clock_mhz"]["memory"]),
-    "clocks_current_video": Tolerance(None, 0.0, lambda board, _: board["max_clock_mhz"]["video"]),
-}
 
 
 @dataclass(frozen=True)
@@ -136,7 +91,7 @@ def collect(
     never = {
         series
         for series, gpu in expected.items()
-        if series.name.removeprefix(_PREFIX) not in (shown if gpu is None else gpu.values)
+        if series.name.removeprefix(PREFIX) not in (shown if gpu is None else gpu.values)
     }
     newest, seconds = arrivals(cloudwatch, expected, machine.boot_time, period, never)
     history = _history({series: expected[series] for series in newest if newest[series]}, machine, cloudwatch, period)
@@ -196,7 +151,7 @@ def test_values_are_the_boards(
     for series, gpu in own.items():
         point = arrival.newest[series]
         if point is not None:
-            measurement = series.name.removeprefix(_PREFIX)
+            measurement = series.name.removeprefix(PREFIX)
             values.setdefault(gpu.index, {})[measurement] = point.value
             wrong += _judge(measurement, point.value, gpu, board)
     observe(values, "within the board's limits; memory_total and PCIe width as on the host")
@@ -206,15 +161,15 @@ def test_values_are_the_boards(
         observe.fail("; ".join(wrong[:10]))
 
 
-def _judge(measurement: str, value: float, gpu: Gpu, board: PlannedGpu) -> list[str]:
-    tolerance, shown = TOLERANCES.get(measurement), gpu.values.get(measurement)
-    if tolerance is None:
-        return [f"GPU {gpu.index} {measurement}: {value:g}, but no tolerance is defined"]
-    if shown is not None and tolerance.slack is not None and abs(value - shown) > tolerance.slack:
-        return [f"GPU {gpu.index} {measurement}: expected {shown:g} (nvidia-smi), got {value:g} (CloudWatch)"]
-    least, most = tolerance.least, tolerance.most(board, gpu.values)
+def _judge(name: str, value: float, gpu: Gpu, board: PlannedGpu) -> list[str]:
+    row, shown = BY_NAME.get(name), gpu.values.get(name)
+    if row is None:
+        return [f"GPU {gpu.index} {name}: {value:g}, but no tolerance is defined"]
+    if shown is not None and row.slack is not None and abs(value - shown) > row.slack:
+        return [f"GPU {gpu.index} {name}: expected {shown:g} (nvidia-smi), got {value:g} (CloudWatch)"]
+    least, most = row.least, row.most(board, gpu.values)
     if not least <= value <= most:
-        return [f"GPU {gpu.index} {measurement}: expected {least:g} to {most:g}, got {value:g}"]
+        return [f"GPU {gpu.index} {name}: expected {least:g} to {most:g}, got {value:g}"]
     return []
 
 
@@ -224,7 +179,7 @@ def test_memory_adds_up(arrival: Arrival, observe: Observe) -> None:
     values: dict[int, dict[str, float]] = {}
     for series, gpu in arrival.expected.items():
         point = arrival.newest[series]
-        measurement = series.name.removeprefix(_PREFIX)
+        measurement = series.name.removeprefix(PREFIX)
         if gpu is not None and point is not None and measurement.startswith("memory_"):
             values.setdefault(gpu.index, {})[measurement.removeprefix("memory_")] = point.value
     complete = {index: memory for index, memory in values.items() if memory.keys() >= {"total", "used", "free"}}
@@ -265,7 +220,7 @@ def test_no_unexpected_series(
     extra = sorted(str(series) for series in known - arrival.expected.keys())
     observe(f"{len(known)} series known, {len(extra)} unexpected", f"at most {len(arrival.expected)}")
     if extra:
-        never = [name for name in arrival.absent if any(f"/{_PREFIX}{name}{{" in series for series in extra)]
+        never = [name for name in arrival.absent if any(f"/{PREFIX}{name}{{" in series for series in extra)]
         note = f" (these GPUs never have {', '.join(never)})" if never else ""
         observe.fail(f"{len(extra)} series that are not configured: {'; '.join(extra[:5])}{note}")
     if not arrived:

@@ -11,40 +11,7 @@ from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
 
 from onhost import readings
-
-# Measurement of the agent's nvidia_gpu plugin to its paths in the XML. The first existing path is read: drivers since
-# R535 and R570 have other paths of power_draw (amazon-cloudwatch-agent PR 1052, PR 1679).
-PATHS: Mapping[str, tuple[str, ...]] = {
-    "utilization_gpu": ("utilization/gpu_util",),
-    "utilization_memory": ("utilization/memory_util",),
-    "temperature_gpu": ("temperature/gpu_temp",),
-    "power_draw": (
-        "gpu_power_readings/power_draw",
-        "gpu_power_readings/instant_power_draw",
-        "power_readings/power_draw",
-    ),
-    "fan_speed": ("fan_speed",),
-    "memory_total": ("fb_memory_usage/total",),
-    "memory_used": ("fb_memory_usage/used",),
-    "memory_free": ("fb_memory_usage/free",),
-    "pcie_link_gen_current": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
-    "pcie_link_width_current": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
-    "encoder_stats_session_count": ("encoder_stats/session_count",),
-    "encoder_stats_average_fps": ("encoder_stats/average_fps",),
-    "encoder_stats_average_latency": ("encoder_stats/average_latency",),
-    "clocks_current_graphics": ("clocks/graphics_clock",),
-    "clocks_current_sm": ("clocks/sm_clock",),
-    "clocks_current_memory": ("clocks/mem_clock",),
-    "clocks_current_video": ("clocks/video_clock",),
-}
-# Data centre GPUs have no fan and some no encoder: only these measurements may be "N/A".
-MAY_BE_ABSENT = frozenset(
-    {"fan_speed", "encoder_stats_session_count", "encoder_stats_average_fps", "encoder_stats_average_latency"}
-)
-# nvidia-smi shows "N/A" for these on a GPU with MIG enabled: "GPU utilization is not supported when MIG mode is
-# enabled". Basis: a third-party page that quotes NVIDIA's MIG user guide
-# (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/); the guide itself was not read, so this is unverified.
-ABSENT_UNDER_MIG = frozenset({"utilization_gpu", "utilization_memory"})
+from validator.measurement import MEASUREMENTS
 
 
 @dataclass(frozen=True)
@@ -105,13 +72,13 @@ def read(xml: str) -> list[Gpu]:
 
 def _gpu(index: int, node: ElementTree.Element) -> Gpu:
     values, unread = {}, set()
-    for measurement, paths in PATHS.items():
-        answers = [readings.read_number(node.findtext(path)) for path in paths]
+    for row in MEASUREMENTS:
+        answers = [readings.read_number(node.findtext(path)) for path in row.paths]
         known = [answer for answer in answers if answer.state == readings.KNOWN]
         if known:
-            values[measurement] = known[0].number()
+            values[row.name] = known[0].number()
         elif any(readings.is_error(answer.text) for answer in answers):
-            unread.add(measurement)
+            unread.add(row.name)
     fabric = readings.fabric_state(node)
     return Gpu(
         index=index,

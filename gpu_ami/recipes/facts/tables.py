@@ -17,6 +17,7 @@ from typing import Any
 
 from gpu_ami.errors import UsageError
 from gpu_ami.files import data_dir, not_utf_8, parse_yaml, write_text
+from validator import measurement
 from validator.inputs import read_text
 from validator.plan_document import Citation
 from validator.schema import did_you_mean
@@ -245,6 +246,12 @@ ARCHITECTURES = {
     "x86_64": Architecture("amd64", "x86_64", "x86_64-linux-gnu"),
     "arm64": Architecture("arm64", "aarch64", "aarch64-linux-gnu"),
 }
+
+
+def measured(facts: Facts, profile: str) -> list[str]:
+    """The measurements of a telemetry profile: those of its row (a site's own profile), or of the table Measurement."""
+    row = facts.telemetry.get(profile, {})
+    return list(row.get("measurements", measurement.of_set(profile)))
 
 
 _TABLES = {"nvidia_driver": "nvidia_drivers"}

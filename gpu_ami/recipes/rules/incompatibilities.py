@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_ami.recipes.facts import Row, at_least, parts
+from gpu_ami.recipes.facts import Row, at_least, measured, parts
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 
 
@@ -89,8 +89,7 @@ def agent_release(context: ResolveContext) -> str:
 def measures_gpus(context: ResolveContext) -> list[str]:
     """The planned measurements of the agent's nvidia_gpu plugin."""
     asked = context.section("telemetry")
-    profile = context.facts.telemetry.get(asked.get("profile", ""), {})
-    return list(asked.get("measurements") or profile.get("measurements", []))
+    return list(asked.get("measurements") or measured(context.facts, asked.get("profile", "")))
 
 
 def agent_reads_power_draw(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:

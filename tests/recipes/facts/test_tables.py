@@ -26,9 +26,11 @@ from gpu_ami.recipes.facts.tables import (
     at_most,
     branch,
     load_facts,
+    measured,
     parts,
     read_yaml,
 )
+from validator.measurement import BY_NAME, MEASUREMENTS
 
 FACTS = load_facts()
 TYPES = FACTS.instance_types["instance_types"]
@@ -204,14 +206,16 @@ def test_branches_of_a_base_ami_drive_their_families(variant: dict[str, Any]) ->
 
 
 def test_telemetry_measures_what_the_agent_can() -> None:
-    for name, row in FACTS.telemetry.items():
-        assert set(row["measurements"]) <= set(FACTS.cloudwatch_agent["measurements"]), name
+    assert {name for row in MEASUREMENTS for name in row.sets} < set(FACTS.telemetry)
+    assert [name for name in FACTS.telemetry if measured(FACTS, name)] == ["compute", "graphics"]
+    read = {row["agent_from"] for row in FACTS.cloudwatch_agent["nvidia_smi"]["power_draw"]}
+    assert read == set(BY_NAME["power_draw"].paths.values()) - {""}
     published_before = {
         "utilization_gpu", "utilization_memory", "memory_total", "memory_used", "memory_free",
         "clocks_current_graphics", "clocks_current_sm", "clocks_current_memory", "clocks_current_video",
     }  # fmt: skip
     for name in ("compute", "graphics"):
-        assert published_before <= set(FACTS.telemetry[name]["measurements"]), f"{name}: a dashboard loses a metric"
+        assert published_before <= set(measured(FACTS, name)), f"{name}: a dashboard loses a metric"
 
 
 def test_keys_are_whole_fingerprints() -> None:

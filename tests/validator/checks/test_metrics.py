@@ -14,7 +14,6 @@ from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachin
 from validator.checks import metrics
 from validator.cloudwatch import ApiRefused, Point, Series
 from validator.plan import as_plan
-from validator.probes import nvidia_smi
 from validator.probes.agent import config as agent_config
 from validator.probes.nvidia_smi import Gpu
 
@@ -208,13 +207,8 @@ def test_memory_is_compared_with_the_host_not_with_the_fact(judge: Judge) -> Non
         assert outcome.verdict == verdict, outcome
 
 
-def test_every_measurement_has_its_tolerance() -> None:
+def test_a_measurement_without_a_row_has_no_limits() -> None:
     board = PLAN["instance_types"][0]["gpu"]
-    assert metrics.TOLERANCES.keys() == nvidia_smi.PATHS.keys()
-    for measurement, tolerance in metrics.TOLERANCES.items():
-        assert tolerance.least < tolerance.most(board, {}), measurement
-    assert metrics.TOLERANCES["power_draw"].most(board, {}) == pytest.approx(330.0)
-    assert metrics.TOLERANCES["clocks_current_memory"].most(board, {}) == 6251.0
     assert metrics._judge("brightness", 1.0, GPUS[0], board) == ["GPU 0 brightness: 1, but no tolerance is defined"]
 
 

@@ -21,6 +21,7 @@ from tests.onhost.neuron_monitor.programs import publisher_module, report, runti
 from tests.validator.checks.conftest import Judge
 from validator.checks import hardware as hardware_checks
 from validator.checks import nvidia_driver
+from validator.measurement import MEASUREMENTS
 from validator.probes import hardware, nvidia_smi
 
 ERRORS = (
@@ -110,7 +111,7 @@ def test_lost_gpu_is_a_finding_and_no_value(reader: Callable[[bytes], list[str]]
 def test_each_value_that_a_board_has_is_missed(path: str, text: str | None) -> None:
     (gpu,) = nvidia_smi.read(xml(**{path: text}).decode())
     assert gpu.unknown == {path: (text or "")}
-    measurement = next((name for name, paths in nvidia_smi.PATHS.items() if path in paths), "")
+    measurement = next((row.name for row in MEASUREMENTS if path in row.paths), "")
     assert measurement not in gpu.values
     _, findings = diagnose.gpus(SimpleNamespace(run=lambda *_: xml(**{path: text}).decode()))  # type: ignore[arg-type]
     assert [(one.level, one.kind) for one in findings] == [("action", "unknown")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from validator.measurement import Lacks, lacking
 from validator.probes import nvidia_smi
 
 GPU = """<gpu id="00000000:00:1B.0"><product_name>NVIDIA A100</product_name><uuid>GPU-1</uuid>
@@ -57,7 +58,7 @@ def test_values_have_the_units_of_the_agent() -> None:
 def test_a_gpu_with_mig_has_no_utilization() -> None:
     gpu = read("Enabled", "N/A")
     assert gpu.mig == "Enabled"
-    assert not nvidia_smi.ABSENT_UNDER_MIG & gpu.values.keys()
+    assert not lacking(Lacks.WITH_MIG) & gpu.values.keys()
     assert gpu.values["memory_total"] == 40960.0
 
 

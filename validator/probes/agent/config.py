@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from validator.cloudwatch import Series
+from validator.measurement import Lacks, lacking
 from validator.observe import unproven
-from validator.probes import Gpu, nvidia_smi
+from validator.probes import Gpu
 
 UNIT = "amazon-cloudwatch-agent.service"
 DIRECTORY = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
@@ -19,6 +20,9 @@ BASE_PART = "file_base.json"
 _PARTS = (BASE_PART, "file_gpu.json")
 DEFAULT_NAMESPACE = "CWAgent"
 DEFAULT_INTERVAL = 60
+# Data centre GPUs have no fan and some no encoder: only these measurements may be "N/A".
+_MAY_BE_ABSENT = lacking(Lacks.EVERY, Lacks.WITHOUT_ENCODER)
+_ABSENT_UNDER_MIG = lacking(Lacks.WITH_MIG)
 _GPU_PLUGIN = ("metrics", "metrics_collected", "nvidia_gpu")
 # Dimension in append_dimensions → key of the instance metadata. They do not have the Auto Scaling group's name.
 _PLACEHOLDERS = {"ImageId": "ami-id", "InstanceId": "instance-id", "InstanceType": "instance-type"}
@@ -159,7 +163,7 @@ def expected_series(
     """Every series that the agent publishes with this configuration → its GPU, or None for an aggregate over all GPUs.
 
     absent: measurements that these GPUs never have, by the plan; None without a plan: nvidia-smi then determines them.
-    A GPU with MIG enabled has none of nvidia_smi.ABSENT_UNDER_MIG.
+    A GPU with MIG enabled has none of those that nvidia-smi lacks then.
     """
     metrics = _object(config, "metrics")
     namespace = str(metrics.get("namespace", DEFAULT_NAMESPACE))
@@ -170,11 +174,11 @@ def expected_series(
     for gpu in gpus:
         own = {"index": str(gpu.index), "name": gpu.name, "arch": gpu.architecture} | appended
         for measurement in measurements(config):
-            if absent is None and measurement in nvidia_smi.MAY_BE_ABSENT - gpu.unread - gpu.values.keys():
+            if absent is None and measurement in _MAY_BE_ABSENT - gpu.unread - gpu.values.keys():
                 continue
             if absent is not None and measurement in absent:
                 continue
-            if gpu.mig == "Enabled" and measurement in nvidia_smi.ABSENT_UNDER_MIG - gpu.unread - gpu.values.keys():
+            if gpu.mig == "Enabled" and measurement in _ABSENT_UNDER_MIG - gpu.unread - gpu.values.keys():
                 continue
             name = f"nvidia_smi_{measurement}"
             series[Series(namespace, name, tuple(sorted(own.items())))] = gpu

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
-from validator.probes import nvidia_smi
+from validator.measurement import BY_NAME
 from validator.probes.agent.findings import (
     ERROR,
     WARNING,
@@ -194,7 +194,7 @@ def _gpu(plugin: object) -> Iterator[Finding]:
         return
     yield from unknown_keys(plugin, _GPU, where)
     yield from seconds(plugin, "metrics_collection_interval", where)
-    yield from measurements(plugin, "nvidia_gpu", nvidia_smi.PATHS, where, prefix="nvidia_smi_")
+    yield from measurements(plugin, "nvidia_gpu", BY_NAME, where, prefix="nvidia_smi_")
 
 
 def _both_in_one(config: Mapping[str, object]) -> Iterator[Finding]:

@@ -9,29 +9,11 @@ from __future__ import annotations
 import json
 import os
 
-from . import schema
+from . import gpu, schema
 
 Section = dict[str, object]
 
-NVIDIA_MEASUREMENTS = (
-    "utilization_gpu",
-    "utilization_memory",
-    "temperature_gpu",
-    "power_draw",
-    "fan_speed",
-    "memory_total",
-    "memory_used",
-    "memory_free",
-    "pcie_link_gen_current",
-    "pcie_link_width_current",
-    "encoder_stats_session_count",
-    "encoder_stats_average_fps",
-    "encoder_stats_average_latency",
-    "clocks_current_graphics",
-    "clocks_current_sm",
-    "clocks_current_memory",
-    "clocks_current_video",
-)
+NVIDIA_MEASUREMENTS = tuple(gpu.PLACES)
 # Plugin key → (prefix of the published names, what it measures).
 PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "nvidia_gpu": ("nvidia_smi", NVIDIA_MEASUREMENTS),

@@ -7,6 +7,7 @@ power readings of R570 from 1.300056.0 on (PR 1679). No release knows v13 (issue
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -22,32 +23,11 @@ PROGRAM = "/usr/bin/nvidia-smi"
 _SECONDS = 5.0
 _KNOWN_AFTER = {"v10": (), "v11": (), "v12": (1, 300034, 0)}
 _LAYOUT = re.compile(rb'<!DOCTYPE[^>]*"nvsmi_device_(v\d+)\.dtd"')
-_FRACTIONS = ("power_draw",)  # the others are integers
-# measurement → its paths in a <gpu>; power_draw has those of the release, the last that has a number.
-_PLACES = {
-    "utilization_gpu": ("utilization/gpu_util",),
-    "utilization_memory": ("utilization/memory_util",),
-    "temperature_gpu": ("temperature/gpu_temp",),
-    "fan_speed": ("fan_speed",),
-    "memory_total": ("fb_memory_usage/total",),
-    "memory_used": ("fb_memory_usage/used",),
-    "memory_free": ("fb_memory_usage/free",),
-    "pcie_link_gen_current": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
-    "pcie_link_width_current": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
-    "encoder_stats_session_count": ("encoder_stats/session_count",),
-    "encoder_stats_average_fps": ("encoder_stats/average_fps",),
-    "encoder_stats_average_latency": ("encoder_stats/average_latency",),
-    "clocks_current_graphics": ("clocks/graphics_clock",),
-    "clocks_current_sm": ("clocks/sm_clock",),
-    "clocks_current_memory": ("clocks/mem_clock",),
-    "clocks_current_video": ("clocks/video_clock",),
-}
-# Path of power_draw → the first release that reads it.
-_POWER = {
-    "power_readings/power_draw": (),
-    "gpu_power_readings/power_draw": (1, 300034, 0),
-    "gpu_power_readings/instant_power_draw": (1, 300056, 0),
-}
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "measurements.json"), encoding="utf-8") as _file:
+    _ROWS = json.load(_file)  # written by tests/replicas/test_cloudwatch_agent_schema.py --update-golden
+FRACTIONS = [name for name, row in _ROWS.items() if row["fraction"]]  # the others are integers
+# measurement → its paths in a <gpu> → the first release that reads it; of several the last that has a number.
+PLACES = {name: row["paths"] for name, row in _ROWS.items()}
 _warned: set[str] = set()
 
 
@@ -127,7 +107,10 @@ def parse(
         root = tree.fromstring(text)
     except tree.ParseError as error:
         raise SampleFailed(f"nvidia-smi's XML: {error}") from error
-    places = {**_PLACES, "power_draw": tuple(path for path, first in _POWER.items() if _release(release) >= first)}
+    reads = _release(release)
+    places = {
+        name: [path for path, first in paths.items() if reads >= _release(first)] for name, paths in PLACES.items()
+    }
     gpus = []
     for index, gpu in enumerate(root.iter("gpu")):
         dimensions = {
@@ -144,7 +127,7 @@ def parse(
     return _timestamp(root.findtext("timestamp")), gpus
 
 
-def _number(gpu: Any, measurement: str, paths: tuple[str, ...]) -> float | None:
+def _number(gpu: Any, measurement: str, paths: list[str]) -> float | None:
     """The first word as a number, else nothing (common/setters.go); of several paths the last one wins."""
     value = None
     for path in paths:
@@ -152,7 +135,7 @@ def _number(gpu: Any, measurement: str, paths: tuple[str, ...]) -> float | None:
         if measurement == "pcie_link_width_current":
             word = word.removesuffix("x")
         with contextlib.suppress(ValueError):
-            value = float(word) if measurement in _FRACTIONS else float(int(word))
+            value = float(word) if measurement in FRACTIONS else float(int(word))
     return value
 
 
