@@ -237,6 +237,13 @@ class CheckSummary(TypedDict):
     tried_with: list[str]
 
 
+class RecordedTranscript(TypedDict):
+    """The file that record --transcript wrote, and the machine's instance type."""
+
+    transcript: str
+    machine: str
+
+
 class PlanChange(TypedDict):
     """A value of the plan that differs from that of the lock in the commit."""
 
@@ -341,7 +348,7 @@ RESULTS: Mapping[str, Any] = {
     "launch-template": list[launch_templates.LaunchTemplate],
     "checks": list[CheckSummary],
     "faults": list[FaultSummary] | faults.FaultsDocument,
-    "record": document.Report,
+    "record": document.Report | RecordedTranscript,
     "merge": certificate.Certificate,
     "matrix": MatrixDocument,
     "doctor": list[Prerequisite] | list[preflight.Finding],

@@ -23,6 +23,9 @@ memory, their links, NVSwitches, EFA. A proof in the same folder compares a mach
 with this file, exactly. Nothing is checked: the verdict is always UNPROVEN, and the exit code 1. A recording of
 simulated hardware applies to simulated hardware only.
 
+With --transcript DIR it writes DIR/transcript.yml instead: files, outputs and packages that the checks read, without
+names, ids and addresses, over which all checks can run later (docs/transcripts.md). Read it before you give it away.
+
 examples:
   gpu-ami record --host admin@10.0.0.7 -i key.pem                   a running machine; its metadata has its type
   gpu-ami record --ami ami-0123456789abcdef0 --where aws.yml        boots the plan's instance types, one after the other
@@ -39,6 +42,8 @@ def register(subparsers: Any) -> None:
         "--instance-type", action="append", default=[], metavar="TYPE",
         help="boot only on this instance type of the plan (repeatable); with --host: the type of that machine",
     )  # fmt: skip
+    text = "with --host: write a transcript of the machine to this folder instead of a golden file"
+    parser.add_argument("--transcript", metavar="DIR", type=Path, help=text)
     options.add_where(parser)
     options.add_golden(parser, "folder to write to (default: site/golden; in a checkout of gpu-ami: variables/golden)")
     parser.set_defaults(execute=execute, again="--instance-type TYPE records the types that are missing")
@@ -54,6 +59,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--host excludes --ami and --where", hint="--host records a running machine; --ami boots one")
     if args.host and len(args.instance_type) > 1:
         raise UsageError(f"--instance-type {', '.join(args.instance_type)}: --host is one machine, of one type")
+    if args.transcript:
+        return _transcript(args)
     out = args.out if args.host else options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE) if out else None
     document = plan.document if plan else None
@@ -64,6 +71,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with runs.begin(home_dir(), "record") as run:
         report = golden.report(recordings, document, run, args.ami or "")
     return Outcome(golden.text(recordings, differences), report.to_json(), report.exit_code)
+
+
+def _transcript(args: argparse.Namespace) -> Outcome:
+    from gpu_ami.validate import hosts, transcripts
+
+    if not args.host:
+        raise UsageError("--transcript needs --host", hint="a transcript is of a running machine")
+    options.check_identity(args)
+    target = hosts.ssh_target(hosts.host_url(args.host), args.identity)
+    document = transcripts.see(target, args.instance_type[0] if args.instance_type else "")
+    path = transcripts.keep(document, args.transcript)
+    text = f"{path}: names, ids and addresses were replaced; read it before you give it away"
+    return Outcome(text, {"transcript": str(path), "machine": document["machine"]})
 
 
 def _see_host(args: argparse.Namespace) -> Iterator[Golden]:

@@ -11,6 +11,7 @@ cluster              the machines as nodes of a cluster: refusals, checks of tie
 clusters/            the services whose nodes they can be
 golden               golden files: recorded hardware of instance types
 observed_machine     boots an AMI that others built once, to see what is in it
+transcripts          recorded transcripts: what a machine shows, without names, ids and addresses
 hosts                a running machine that somebody else booted: its address, and whether it answers
 machine_group        several machines of one type: launch, boots, checks of tier T4
 """

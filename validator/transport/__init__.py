@@ -15,5 +15,6 @@ backend              testinfra's backend over these
 
 from validator.transport.answer import Answer, Command
 from validator.transport.ssh import Connection, SshError, Target, TransportFault, parse_url
+from validator.transport.transcript_values import FILE as TRANSCRIPT_FILE
 
-__all__ = ["Answer", "Command", "Connection", "SshError", "Target", "TransportFault", "parse_url"]
+__all__ = ["TRANSCRIPT_FILE", "Answer", "Command", "Connection", "SshError", "Target", "TransportFault", "parse_url"]
