@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import validator
 from gpu_ami.build import builder as builders
@@ -219,37 +219,119 @@ class CertificateOptions:
     waivers: Path | None = None
 
 
-def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool) -> None:
-    """Notes what a run is expected to cost, where machines are billed.
+class ProofPlanDocument(TypedDict):
+    """What `--dry-run` prints under --json. builder: None: an AMI that exists. cluster: "": one of the proof's own."""
 
-    UsageError, before anything is launched: machines that cannot work together or join the cluster, or more than
-    --max-cost allows, also where machines are emulated and cost nothing, so that a rehearsal refuses what AWS would.
+    image: str
+    builder: str | None
+    layers: str | None
+    instance_types: list[str]
+    nodes: int
+    cluster: str | None
+    image_files: bool
+    restarts: list[str]
+    checks: list[str]
+    validator_options: list[str]
+    expected_usd: float
+    unknown_prices: list[str]
+    max_cost: float | None
+
+
+@dataclass(frozen=True)
+class ProofPlan:
+    """What will be proven, decided before anything is launched, and then carried out as it is (`decide`).
+
+    builder: instance type that builds the image; None where an AMI that exists is proven. layers: mode of its layers.
+    image_files: whether the image's files are also read in this place.
     """
-    instance_types = image_proof.choose_types(plan.document, asked.instance_types)
-    cluster.require(plan.document, asked.join, session.cloud)
-    machine_group.require(plan.document, session.place, instance_types, asked.nodes)
-    if asked.nodes > 1:
+
+    image: str
+    options: ProofOptions
+    instance_types: tuple[str, ...]
+    expected: cost.Estimate
+    image_files: bool
+    builder: str | None = None
+    layers: str | None = None
+
+    def to_json(self) -> ProofPlanDocument:
+        options = self.options
+        return {
+            "image": self.image,
+            "builder": self.builder,
+            "layers": self.layers,
+            "instance_types": list(self.instance_types),
+            "nodes": options.nodes,
+            "cluster": options.join,
+            "image_files": self.image_files,
+            "restarts": list(options.restarts),
+            "checks": [str(path) for path in options.checks],
+            "validator_options": list(options.options),
+            "expected_usd": self.expected.usd,
+            "unknown_prices": list(self.expected.unknown),
+            "max_cost": options.max_cost,
+        }
+
+    def text(self) -> str:
+        options = self.options
+        own = "one that the proof starts" if options.join == "" else options.join
+        builds = f"{self.builder} (layers: {self.layers})" if self.builder else "none: an AMI that exists is proven"
+        rows = {
+            "image": self.image,
+            "build": builds,
+            "machines": f"{options.nodes} of each: {', '.join(self.instance_types)}",
+            "cluster": own or "none",
+            "image files": "checked" if self.image_files else "not checked: this place keeps no images",
+            "restarts": ", ".join(options.restarts) or "none",
+            "further checks": ", ".join(map(str, options.checks)) or "none",
+            "options": " ".join(options.options) or "none",
+            "cost": self.expected.text,
+            "limit": "none" if options.max_cost is None else f"{options.max_cost:g} USD (--max-cost)",
+        }
+        return "\n".join(f"{name:<16}{text}" for name, text in rows.items())
+
+
+def decide(plan: Plan, options: ProofOptions, session: Session, building: BuildOptions | None = None) -> ProofPlan:
+    """What will be proven; notes what it is expected to cost, where machines are billed.
+
+    building: of the image that is built first; None: it exists. UsageError, before anything is launched: machines that
+    cannot work together or join the cluster, or more than --max-cost allows, also where machines are emulated and cost
+    nothing, so that a rehearsal refuses what AWS would.
+    """
+    instance_types = image_proof.choose_types(plan.document, options.instance_types)
+    cluster.require(plan.document, options.join, session.cloud)
+    machine_group.require(plan.document, session.place, instance_types, options.nodes)
+    if options.nodes > 1:
         machine_group.require_traffic(session.cloud, plan.document)
-    _require_usable_cluster(plan, asked, session)
-    expected = cost.estimate(plan.document, instance_types, build=build, nodes=asked.nodes)
+    _require_usable_cluster(plan, options, session)
+    expected = cost.estimate(plan.document, instance_types, build=building is not None, nodes=options.nodes)
     if session.place.billed:
         session.progress.note(expected.text)
-    session.budget.max_cost = asked.max_cost
-    cost.require_within(expected, asked.max_cost, session.budget.spent)
+    session.budget.max_cost = options.max_cost
+    cost.require_within(expected, options.max_cost, session.budget.spent)
+    builder = plan["build"]["instance_type"] if building else None
+    layers = building.layered.mode if building else None
+    files = session.region.images is not None
+    return ProofPlan(plan.image, options, tuple(instance_types), expected, files, builder, layers)
 
 
-def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> document.Report:
-    """plan.json + an AMI → report.json, junit.xml, evidence/."""
-    instance_types = image_proof.choose_types(plan.document, asked.instance_types)
-    check_cost(plan, asked, session, build=False)
+def require_rest(plan: Plan, decided: ProofPlan, session: Session) -> None:
+    """UsageError: what the build has cost leaves less than the machines of the proof need (--max-cost)."""
+    options = decided.options
+    rest = cost.estimate(plan.document, decided.instance_types, build=False, nodes=options.nodes)
+    cost.require_within(rest, options.max_cost, session.budget.spent)
+
+
+def validate_stage(plan: Plan, ami: str, out: Path, session: Session, decided: ProofPlan) -> document.Report:
+    """plan.json + an AMI → report.json, junit.xml, evidence/, as it was decided."""
     session.region.note_use(ami, out)
-    proof = _proof_of(plan, ami, out, session, asked)
+    proof = _proof_of(plan, ami, out, session, decided.options)
     for note in proof.carried.notes:
         session.progress.note(note)
     files = _files_of(plan, ami, session)
     look = functools.partial(host_proof.check, proof, files.path) if files.path else None
-    with session.progress.stage(f"prove {ami} on {', '.join(instance_types)}"):
-        return image_proof.prove_image(proof, session.cloud, session.run, ami, instance_types, look, files.reason)
+    types = decided.instance_types
+    with session.progress.stage(f"prove {ami} on {', '.join(types)}"):
+        return image_proof.prove_image(proof, session.cloud, session.run, ami, types, look, files.reason)
 
 
 def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> document.Report:
@@ -360,6 +442,18 @@ def find_earlier(
     return carried.load(source, folder, image=plan.image, simulated=place.simulated, max_age=max_age)
 
 
+def propose(
+    recipe: Path,
+    overrides: Sequence[str],
+    opened: AbstractContextManager[Session],
+    options: ProofOptions,
+    building: BuildOptions,
+) -> ProofPlan:
+    """What `prove` would do; nothing is written, built or launched."""
+    with opened as session:
+        return decide(make_plan(recipe, session.place, overrides), options, session, building)
+
+
 def prove(
     recipe: Path,
     overrides: Sequence[str],
@@ -375,9 +469,10 @@ def prove(
         if certifying.since:
             earlier = find_earlier(certifying.since, plan, session.place, certifying.trusted)
             asked = replace(asked, earlier=earlier)
-        check_cost(plan, asked, session, build=True)
+        decided = decide(plan, asked, session, building)
         made = build_stage(plan, out, session, **vars(building))
-        report = validate_stage(plan, made.ami, out, session, asked)
+        require_rest(plan, decided, session)
+        report = validate_stage(plan, made.ami, out, session, decided)
     report = scan_stage(report, out, certifying.scans, certifying.waivers)
     return report, certify_stage(report, out, certifying.signers)
 

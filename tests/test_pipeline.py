@@ -292,7 +292,7 @@ def test_what_cannot_be_proven_is_refused_before_anything_is_built(
         pipeline.prove(file, [], tmp_path, contextlib.nullcontext(opened), options, *stages)
     assert caught.value.exit_code == 2
     with pytest.raises(UsageError, match=re.escape(told)):
-        pipeline.validate_stage(Plan.load(tmp_path / PLAN_FILE), "ami-1", tmp_path, opened, options)
+        pipeline.decide(Plan.load(tmp_path / PLAN_FILE), options, opened)
 
 
 @pytest.mark.parametrize(
@@ -313,11 +313,11 @@ def test_a_cluster_is_examined_before_anything_is_built(
     notes = list[str]()
     monkeypatch.setattr(opened.progress, "note", notes.append)
     if error is None:
-        pipeline.check_cost(plan, asked, opened, build=True)
+        pipeline.decide(plan, asked, opened, pipeline.BuildOptions())
         assert any("it has no add-on vpc-cni" in note for note in notes)
     else:
         with pytest.raises(error, match=re.escape(row.found)) as caught:
-            pipeline.check_cost(plan, asked, opened, build=True)
+            pipeline.decide(plan, asked, opened, pipeline.BuildOptions())
         assert caught.value.exit_code == (2 if error is UsageError else 4)
     assert seen == [(opened.cloud, plan.document, "x", 1)]
 
@@ -326,8 +326,8 @@ def test_a_cluster_is_not_examined_in_the_local_region_or_unasked(monkeypatch: p
     plan = make_plan(EKS_RECIPE, ON_AWS)
     monkeypatch.setattr(preflight, "examine_cluster", lambda *_: pytest.fail("examined"))
     local = eks_session(replace(ON_AWS, endpoint="http://127.0.0.1:9"), x=a_cluster())
-    pipeline.check_cost(plan, pipeline.ProofOptions(join="x"), local, build=True)
-    pipeline.check_cost(plan, pipeline.ProofOptions(), eks_session(), build=True)
+    pipeline.decide(plan, pipeline.ProofOptions(join="x"), local, pipeline.BuildOptions())
+    pipeline.decide(plan, pipeline.ProofOptions(), eks_session(), pipeline.BuildOptions())
 
 
 @pytest.mark.parametrize("billed", [True, False])
@@ -340,11 +340,12 @@ def test_expected_cost_is_noted_where_machines_are_billed_and_bounded_everywhere
         progress=SimpleNamespace(note=notes.append),
         budget=cost.Budget(),
         cloud=None,
+        region=SimpleNamespace(images=None),
     )
-    pipeline.check_cost(plan, pipeline.ProofOptions(), session, build=True)
+    pipeline.decide(plan, pipeline.ProofOptions(), session, pipeline.BuildOptions())
     assert len(notes) == (1 if billed else 0)
     with pytest.raises(UsageError, match="--max-cost"):
-        pipeline.check_cost(plan, pipeline.ProofOptions(max_cost=0.01), session, build=True)
+        pipeline.decide(plan, pipeline.ProofOptions(max_cost=0.01), session, pipeline.BuildOptions())
 
 
 def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,6 +355,7 @@ def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest
     builder = plan["build"]["instance_type"]
     limits: list[float] = []
     own = session()
+    decided = pipeline.decide(plan, pipeline.ProofOptions(), own)
 
     def build(*_: Any, max_seconds: float, **__: Any) -> Any:
         limits.append(max_seconds)
@@ -369,7 +371,7 @@ def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest
     pipeline._build_within(plan, tmp_path, own, tmp_path, None)  # half of what is left
     assert own.budget.spent == pytest.approx(1.5)
     with pytest.raises(UsageError, match=r"the build has cost 1\.50 USD"):
-        pipeline.check_cost(plan, pipeline.ProofOptions(max_cost=2.0), own, build=False)
+        pipeline.require_rest(plan, replace(decided, options=pipeline.ProofOptions(max_cost=2.0)), own)
 
 
 def test_the_machines_of_a_proof_may_cost_what_the_builder_left(tmp_path: Path) -> None:
@@ -395,3 +397,15 @@ def test_a_builder_that_costs_too_much_is_ended(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CloudError, match=r"--max-cost 0\.01: the builder .* was ended") as caught:
         pipeline._build_within(make_plan(RECIPE, AWS), tmp_path, own, tmp_path, None)
     assert caught.value.exit_code == 4
+
+
+def test_what_will_be_proven_is_decided_before_anything_is_launched() -> None:
+    plan = make_plan(RECIPE, AWS)
+    options = pipeline.ProofOptions(["g5.12xlarge"], restarts=("reboot",), max_cost=50.0)
+    decided = pipeline.decide(plan, options, session(), pipeline.BuildOptions())
+    shown = decided.to_json()
+    assert (shown["instance_types"], shown["restarts"], shown["nodes"]) == (["g5.12xlarge"], ["reboot"], 1)
+    assert shown["builder"] == plan["build"]["instance_type"] and shown["max_cost"] == 50.0
+    lines = dict(line.split(maxsplit=1) for line in decided.text().splitlines())
+    assert lines["machines"] == "1 of each: g5.12xlarge" and lines["cluster"] == "none"
+    assert pipeline.decide(plan, options, session()).builder is None

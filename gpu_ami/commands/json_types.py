@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from gpu_ami import pipeline
 from gpu_ami.build import ansible, image, layering
 from gpu_ami.cloud import launch_templates, preflight, sweep
 from gpu_ami.cloud.fleet import run_command
@@ -331,11 +332,11 @@ class Observed(TypedDict):
 RESULTS: Mapping[str, Any] = {
     "error": ErrorDocument,
     "progress": ProgressLine,
-    "prove": certificate.Certificate,
+    "prove": certificate.Certificate | pipeline.ProofPlanDocument,
     "plan": PlanDocument | list[ExplainedValue] | dict[str, list[Change]] | list[Change] | list[str],
     "sources": list[SurveyDocument] | list[BuiltModule],
     "build": image.Build | list[layering.LayerState],
-    "validate": document.Report,
+    "validate": document.Report | pipeline.ProofPlanDocument,
     "observe": Observed,
     "certify": certificate.Certificate,
     "verify": verification.FindingsDocument,

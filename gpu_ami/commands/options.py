@@ -222,6 +222,11 @@ def add_max_cost(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-cost", type=_dollars, metavar="USD", help=text)
 
 
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    text = "print what would be proven: machines, cluster, restarts, cost; build and launch nothing"
+    parser.add_argument("--dry-run", action="store_true", help=text)
+
+
 def _dollars(text: str) -> float:
     try:
         value = float(text)

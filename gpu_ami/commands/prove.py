@@ -25,6 +25,7 @@ examples:
   gpu-ami prove variables/recipes/debian12-gpu.yml --set telemetry.profile=graphics
   gpu-ami prove variables/recipes/debian12-gpu.yml --where aws.yml
   gpu-ami prove variables/recipes/debian12-gpu.yml --layers auto --changed    only checks that a change affects
+  gpu-ami prove variables/recipes/debian12-gpu.yml --where aws.yml --dry-run    machines, cost; launches nothing
   gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    faster; UNPROVEN, no certificate, exit code 7
   gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge    a shard: exit code 0, gpu-ami merge
   gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge --nodes 2    two machines together (T4)
@@ -70,6 +71,7 @@ def register(subparsers: Any) -> None:
     stages.add_sign(parser)
     stages.add_scan(parser)
     parser.add_argument("--conditions", default="", metavar="NAME[:SEED]", help=stages.CONDITIONS_HELP)
+    stages.add_dry_run(parser)
     parser.set_defaults(execute=execute, again="the same command again goes on with the stages that were finished")
 
 
@@ -96,7 +98,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
     out = args.out or Path("out") / recipe.stem
-    out_lock.hold(out)
     layered = stages.layers(args)
     # Without either there may be an image that is proven again.
     about_to = layered if args.fresh or layered.mode != "none" else None
@@ -107,6 +108,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     building = pipeline.BuildOptions(args.fresh, not args.no_source_check, layered)
     since = (args.since or str(out)) if args.changed else ""
     certifying = pipeline.CertificateOptions(since, trusted, signers, scans, args.waivers)
+    if args.dry_run:
+        decided = pipeline.propose(recipe, overrides, opened, asked, building)
+        return Outcome(decided.text(), decided.to_json())
+    out_lock.hold(out)
     report, certificate = pipeline.prove(recipe, overrides, out, opened, asked, building, certifying)
     return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
 

@@ -12,8 +12,12 @@ from gpu_ami.commands import Outcome, options
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from gpu_ami import pipeline
     from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
+    from gpu_ami.region import Session
     from gpu_ami.report import Report
 
 _EPILOG = """\
@@ -27,6 +31,7 @@ exit codes: 0 all required checks passed, on the selected instance types · 1 a 
 examples:
   gpu-ami validate                                            the AMI of OUT/build.json on every instance type
   gpu-ami validate out/debian12-gpu --ami ami-0123456789abcdef0 --where aws.yml
+  gpu-ami validate out/debian12-gpu --where aws.yml --dry-run    machines, restarts, cost; launches nothing
   gpu-ami validate --host admin@10.0.0.7 -i key.pem           any running machine; nothing is launched
   gpu-ami validate --host ssh://admin@10.0.0.7 --checks my_checks/
   gpu-ami validate --host ssh://admin@10.0.0.7 --reboot       reboots it and checks again
@@ -62,6 +67,7 @@ def register(subparsers: Any) -> None:
     options.add_log_groups(parser)
     options.add_deadlines(parser)
     options.add_checks(parser)
+    options.add_dry_run(parser)
     parser.set_defaults(execute=execute, again=_AGAIN)
 
 
@@ -97,29 +103,57 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     options.restarts(args)  # mistakes in these are reported before anything starts
     options.deadlines(args)
     kind = _validate_files if args.root else _validate_host if args.host else _validate_ami
+    if args.dry_run:
+        if args.host or args.root:
+            raise UsageError("--dry-run is for machines that gpu-ami launches")
+        return _propose(args, progress)
     report, out = kind(args, progress)
     return Outcome(writer.summary_text(report, None, out), report.to_json(), report.exit_code)
 
 
-def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
-    from dataclasses import replace
-
+def _request(
+    args: argparse.Namespace, progress: Progress
+) -> tuple[Plan, Path, pipeline.ProofOptions, AbstractContextManager[Session]]:
+    """Plan, output folder, options of the proof, and the place that is opened for it."""
     from gpu_ami import pipeline
-    from gpu_ami.build import image
     from gpu_ami.plan import PLAN_FILE, Plan
     from gpu_ami.region import SessionRequest
 
     out = options.existing_plan(args.out)
-    out_lock.hold(out)
-    plan = Plan.load(out / PLAN_FILE)
-    validator_options, restarts = options.validator_options(args), options.restarts(args)
-    proof_options = pipeline.ProofOptions(args.instance_type, args.checks, validator_options, restarts, args.max_cost)
-    proof_options = replace(proof_options, nodes=args.nodes, join=args.join)
-    ami = args.ami or image.load(out).ami
+    proof_options = pipeline.ProofOptions(
+        args.instance_type,
+        args.checks,
+        options.validator_options(args),
+        options.restarts(args),
+        args.max_cost,
+        nodes=args.nodes,
+        join=args.join,
+    )
     agent = options.agent_package(args, progress)
     request = SessionRequest(args.where, agent, log_groups=args.log_groups, deadlines=options.deadlines(args))
-    with pipeline.open_session(request, progress) as session:
-        return pipeline.validate_stage(plan, ami, out, session, proof_options), out
+    return Plan.load(out / PLAN_FILE), out, proof_options, pipeline.open_session(request, progress)
+
+
+def _propose(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """What the proof of the AMI would do; nothing is launched."""
+    from gpu_ami import pipeline
+
+    plan, _, proof_options, opened = _request(args, progress)
+    with opened as session:
+        decided = pipeline.decide(plan, proof_options, session)
+    return Outcome(decided.text(), decided.to_json())
+
+
+def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
+    from gpu_ami import pipeline
+    from gpu_ami.build import image
+
+    plan, out, proof_options, opened = _request(args, progress)
+    out_lock.hold(out)
+    ami = args.ami or image.load(out).ami
+    with opened as session:
+        decided = pipeline.decide(plan, proof_options, session)
+        return pipeline.validate_stage(plan, ami, out, session, decided), out
 
 
 def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:

@@ -133,7 +133,8 @@ def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Sessio
         return pipeline.validate_files_stage(plan, made.ami, candidate.out, session, asked)
     join = "" if cluster.is_supported(plan.document, session.place) else None
     asked = replace(asked, instance_types=[candidate.row.instance_type], join=join)
-    return pipeline.validate_stage(plan, made.ami, candidate.out, session, asked)
+    decided = pipeline.decide(plan, asked, session)
+    return pipeline.validate_stage(plan, made.ami, candidate.out, session, decided)
 
 
 def _remove(made: builds.Build, session: Session) -> None:

@@ -16,6 +16,7 @@ from gpu_ami import cli, pipeline
 from gpu_ami.build import layering
 from gpu_ami.cloud import Place
 from gpu_ami.errors import BuildError
+from gpu_ami.plan import cost
 from gpu_ami.region import SessionRequest
 from gpu_ami.report import certificate, writer
 from gpu_ami.report.document import Report
@@ -59,9 +60,9 @@ class Stages:
             raise self.build_error
         return SimpleNamespace(ami="ami-1")
 
-    def validate(self, plan: str, ami: str, _out: Path, _session: str, asked: pipeline.ProofOptions) -> Report:
+    def validate(self, plan: str, ami: str, _out: Path, _session: str, decided: SimpleNamespace) -> Report:
         self.calls.append("validate")
-        self.received["validate"] = (plan, ami, asked)
+        self.received["validate"] = (plan, ami, decided.options)
         return self.report
 
 
@@ -72,7 +73,8 @@ def stages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stages:
     monkeypatch.setattr(pipeline, "open_session", recorded.open_session)
     monkeypatch.setattr(pipeline, "plan_stage", recorded.plan)
     monkeypatch.setattr(pipeline, "build_stage", recorded.build)
-    monkeypatch.setattr(pipeline, "check_cost", lambda *_, **__: None)
+    monkeypatch.setattr(pipeline, "decide", lambda _plan, options, *_: SimpleNamespace(options=options))
+    monkeypatch.setattr(pipeline, "require_rest", lambda *_: None)
     monkeypatch.setattr(pipeline, "validate_stage", recorded.validate)
     return recorded
 
@@ -194,3 +196,14 @@ def test_a_key_that_did_not_sign_the_earlier_proof(
     assert "refused: unknown-key" in capsys.readouterr().err
     assert cli.main([*words, str(tmp_path / "release.key.pub")]) == 2  # its signature holds, its layers are not known
     assert "refused: no-layers" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_would_be_proven_and_starts_nothing(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decided = pipeline.ProofPlan("x", pipeline.ProofOptions(nodes=2), ("g5.xlarge",), cost.Estimate(1.0, {}), False)
+    monkeypatch.setattr(pipeline, "propose", lambda *_: decided)
+    assert cli.main(["prove", str(RECIPE), "--dry-run"]) == 0
+    assert "machines        2 of each: g5.xlarge\n" in capsys.readouterr().out
+    assert cli.main(["prove", str(RECIPE), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"] == 2 and stages.calls == []

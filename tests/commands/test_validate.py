@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,11 +30,12 @@ def validated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str
     def open_session(*_: Any, **__: Any) -> Iterator[None]:
         yield None
 
-    def validate_stage(_plan: Any, ami: str, _out: Path, _session: None, asked: pipeline.ProofOptions) -> Any:
-        proofs.append((ami, asked))
+    def validate_stage(_plan: Any, ami: str, _out: Path, _session: None, decided: Any) -> Any:
+        proofs.append((ami, decided.options))
         return a_report(a_host(xid="FAIL"))
 
     monkeypatch.setattr(pipeline, "open_session", open_session)
+    monkeypatch.setattr(pipeline, "decide", lambda _plan, options, *_: SimpleNamespace(options=options))
     monkeypatch.setattr(pipeline, "validate_stage", validate_stage)
     return proofs
 
@@ -114,3 +116,9 @@ def test_deadlines_are_for_machines_that_are_launched(
     assert cli.main(["validate", str(tmp_path), "--host", "a@192.0.2.1", "--deadline", "boot=900"]) == 2
     assert "--deadline is for machines that gpu-ami launches" in capsys.readouterr().err
     assert len(validated) == 1
+
+
+@pytest.mark.parametrize("words", [["--host", "admin@10.0.0.7"], ["--root", "."]])
+def test_a_dry_run_is_of_machines_that_are_launched(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", "--dry-run", *words]) == 2
+    assert "--dry-run is for machines that gpu-ami launches" in capsys.readouterr().err

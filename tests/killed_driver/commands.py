@@ -17,7 +17,7 @@ import boto3
 import boto3.session
 import botocore.session  # imported once for all lines
 
-from gpu_ami import cli, cloud, pipeline
+from gpu_ami import cli, cloud
 from gpu_ami.cloud import Cloud, client, runs
 from gpu_ami.publish import execution, parameters, publication
 from gpu_ami.release import keys, verification, verification_place
@@ -40,7 +40,7 @@ def quicken() -> None:
     def load(path: Path) -> cloud.Place:
         return replace(read(path), consistent_seconds=12.0 / SPEED)
 
-    cloud.load_place = pipeline.load_place = load
+    cloud.load_place = load
     runs._BEAT_SECONDS = 0.2
     execution.POLL_SECONDS = parameters.POLL_SECONDS = 0.05
 

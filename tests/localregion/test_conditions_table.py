@@ -132,7 +132,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
     monkeypatch.setattr("time.sleep", sleep)
     monkeypatch.setattr(login, "make_key", lambda _: PUBLIC_KEY)
     monkeypatch.setattr(Boot, "follow", follow)
-    monkeypatch.setattr(restart, "restart", restarted)
+    monkeypatch.setattr("gpu_ami.validate.image_proof.restart", restarted)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
     yield worlds

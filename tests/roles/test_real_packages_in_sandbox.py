@@ -174,7 +174,8 @@ def booted(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Report:
     expression = " and ".join(f"not {name}" for name in left_out)
     asked = pipeline.ProofOptions(["g5.12xlarge"], [checks], ("-k", expression), ())
     with pipeline.open_session(SessionRequest(), Progress(mode="plain")) as session:
-        return pipeline.validate_stage(image.plan, ami, image.out, session, asked)
+        decided = pipeline.decide(image.plan, asked, session)
+        return pipeline.validate_stage(image.plan, ami, image.out, session, decided)
 
 
 def test_what_needs_a_board_is_unproven(booted: Report) -> None:

@@ -56,10 +56,10 @@ class Region:
         self.asked = asked
         return self.report
 
-    def validate(self, _plan: Any, ami: str, _out: Path, _session: Session, asked: Any) -> Any:
+    def validate(self, _plan: Any, ami: str, _out: Path, _session: Session, decided: Any) -> Any:
         self.calls.append(f"boot {ami}")
-        self.asked = asked
-        asked.cancelled.set()  # as at the end of each proof
+        self.asked = decided.options
+        decided.options.cancelled.set()  # as at the end of each proof
         return self.report
 
     def remove(self, _cloud: Any, resource: resources.Resource) -> None:
@@ -73,6 +73,7 @@ def region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Region]:
     recorded = Region(tmp_path / "images")
     monkeypatch.setattr(pipeline, "build_stage", recorded.build)
     monkeypatch.setattr(pipeline, "validate_files_stage", recorded.validate_files)
+    monkeypatch.setattr(pipeline, "decide", lambda _plan, options, _session: SimpleNamespace(options=options))
     monkeypatch.setattr(pipeline, "validate_stage", recorded.validate)
     monkeypatch.setattr(resources, "remove", recorded.remove)
     yield recorded
