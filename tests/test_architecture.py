@@ -258,6 +258,7 @@ _THROUGH_THE_DOOR = {
     "gpu_ami.commands.json_types": "tests/test_json_schemas.py",
     "gpu_ami.validate.clusters.parallelcluster": "tests/validate/test_cluster.py",
     "gpu_ami.validate.clusters.node_service": "tests/validate/test_cluster.py",
+    "gpu_ami.cloud.image_parameters": "tests/publish/test_observation.py",
     "localregion.backends.systems_manager.documents": (
         "tests/localregion/backends/systems_manager/test_systems_manager.py"
     ),

@@ -7,6 +7,8 @@ dead_man     ends an instance at its expiry from outside
 ecs          clusters of ECS: look-up, a run's own one, what runs leave there
 fleet/       Systems Manager: machines in service, commands, documents
 eks          clusters of EKS: who may join, their Kubernetes API
+image_parameters  SSM parameters that name an AMI
+image_users  what uses an AMI: asked before one is removed
 kms          keys that sign
 launches     what a launch asks RunInstances for: network interfaces, and the cluster that machines of a run join
 launch_templates  the same as launch templates

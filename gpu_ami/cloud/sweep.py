@@ -2,7 +2,8 @@
 
 A leftover carries our run tag and either its expiry has passed, or its run is registered on this machine for this place
 and its process has ended. What a living run of this machine owns is never touched. A complete image is a product and
-stays until its own expiry (`image_expires`; the tag is `never` without one); its snapshots go with it. One that its run
+stays until its own expiry (`image_expires`; the tag is `never` without one), and while something uses it; its snapshots
+go with it. One that its run
 had not recorded when it died is none. Packer before
 1.7 tags an image when it is complete: until then it is known by the builder that it was made of. Processes of this
 machine that a dead run left (Packer, its plugins, Ansible) are ended first: they would go on creating things. Log
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gpu_ami import process
-from gpu_ami.cloud import amis, aws_errors, dead_man, ecs, log_groups, placement_groups, resources, runs
+from gpu_ami.cloud import amis, aws_errors, dead_man, ecs, image_users, log_groups, placement_groups, resources, runs
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.resources import Resource
@@ -254,7 +255,9 @@ def _in_order(found: list[tuple[Resource, str]]) -> list[tuple[Resource, str]]:
 def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, dry_run: bool) -> Swept:
     run = resource.tags.get(runs.TAG_RUN, "")
     outcome, refusal = "would be removed", ""
-    if not dry_run:
+    if kept := _why_kept(cloud, resource):
+        outcome, refusal = "not removed", kept
+    elif not dry_run:
         try:
             _REMOVALS.get(resource.kind, resources.remove)(cloud, resource)
             outcome = "removed"
@@ -265,6 +268,21 @@ def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, d
     swept = Swept(resource.kind, resource.id, run, reason, outcome, refusal)
     progress.note(f"{resource.kind} {resource.id} of run {run} ({reason}): {swept.text}")
     return swept
+
+
+def _why_kept(cloud: Cloud, resource: Resource) -> str:
+    """Why a complete AMI stays although it has expired: somebody uses it, or AWS does not tell; else "".
+
+    Its snapshots cannot be deleted while it is registered. Images of layers are a cache that only builds read.
+    """
+    if resource.kind != "image" or not _is_complete(resource) or amis.layer_of(resource.tags):
+        return ""
+    try:
+        used_by = image_users.in_use(cloud, resource.id)
+    except CloudError as error:
+        return f"not examined whether it is in use: {error.message}"
+    shown = ", ".join(used_by[:3]) + (f" and {len(used_by) - 3} more" if len(used_by) > 3 else "")
+    return f"in use: {shown}" if used_by else ""
 
 
 def forget_dead_runs(home: Path, place: str, progress: Progress, *, dry_run: bool = False) -> list[Swept]:

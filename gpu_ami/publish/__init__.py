@@ -3,7 +3,6 @@
 policy         the release policy: publish.yml
 release        the image that is published, the tags that say so, and which older images are deprecated or retired
 sharing        whom an AMI can be shared with, and which keys they may use
-parameters     SSM parameters that name an AMI
 observation    what a region has, and what uses an AMI there
 steps          the steps from what it has to what the policy says
 execution      carries out the steps of a region

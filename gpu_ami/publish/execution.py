@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from gpu_ami.cloud import Cloud, aws_errors
+from gpu_ami.cloud import Cloud, aws_errors, image_parameters
 from gpu_ami.errors import CloudError, ForeignAnswer
 from gpu_ami.progress import Progress
-from gpu_ami.publish import parameters, sharing
+from gpu_ami.publish import sharing
 from gpu_ami.publish.policy import ReleasePolicy
 from gpu_ami.publish.release import AVAILABLE, DEAD, SOON, Image, Release, images, snapshots
 from gpu_ami.publish.steps import Step, common
@@ -157,10 +157,10 @@ class Execution:
             self.cloud.ec2.modify_image_attribute(ImageId=self.ami, LaunchPermission={"Add": rows})
 
     def _pin(self, step: Step) -> None:
-        parameters.write(self.cloud, step.values[0], self.ami, overwrite=False)
+        image_parameters.write(self.cloud, step.values[0], self.ami, overwrite=False)
 
     def _latest(self, step: Step) -> None:
-        parameters.write(self.cloud, step.values[0], step.ami or self.ami, overwrite=True)
+        image_parameters.write(self.cloud, step.values[0], step.ami or self.ami, overwrite=True)
 
     def _retire(self, step: Step) -> None:
         """The pinned parameter goes first: it never names an AMI that is gone."""
@@ -168,7 +168,7 @@ class Execution:
             with aws_errors.translated(f"removing the deregistration protection of {step.ami} in {self.region}"):
                 self.cloud.ec2.disable_image_deregistration_protection(ImageId=step.ami)
         if step.values[0]:
-            parameters.delete(self.cloud, step.values[0])
+            image_parameters.delete(self.cloud, step.values[0])
         self._deregister(step.ami)
 
     def _deregister(self, ami: str) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_ami.cloud import Cloud, Place, runs
+from gpu_ami.cloud import Cloud, Place, image_parameters, runs
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.progress import Progress
-from gpu_ami.publish import observation, parameters, steps
+from gpu_ami.publish import observation, steps
 from gpu_ami.publish.execution import Execution
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.record import DONE, FAILED, PUBLICATION_FILE, ROLLBACK_FILE, Record, RegionRecord
@@ -180,7 +180,7 @@ def _version(clouds: Sequence[Cloud], request: RollbackRequest) -> str:
     found = [one for cloud in clouds for one in _published(cloud, request.recipe)]
     if request.to == PREVIOUS:
         own = _published(clouds[0], request.recipe)
-        latest = parameters.read(clouds[0], [request.policy.latest]).get(request.policy.latest)
+        latest = image_parameters.read(clouds[0], [request.policy.latest]).get(request.policy.latest)
         ids = [one.id for one in own]
         position = ids.index(latest.value) + 1 if latest and latest.value in ids else len(ids)
         versions = [one.version for one in own[position:]]
@@ -209,7 +209,7 @@ def _look_back(cloud: Cloud, request: RollbackRequest, version: str, progress: P
             raise CloudError(f"{version} {state} in {record.region}", hint=hint)
         image = found[0]
         record.ami = image.id
-        current = parameters.read(cloud, [policy.latest])
+        current = image_parameters.read(cloud, [policy.latest])
         record.parameters = {name: row.value for name, row in current.items()}
         record.expect(_steps(image, policy, record.parameters.get(policy.latest, "")))
     except GpuAmiError as error:

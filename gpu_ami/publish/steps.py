@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpu_ami.cloud import image_parameters
 from gpu_ami.publish import sharing
 from gpu_ami.publish.observation import View
-from gpu_ami.publish.parameters import DATA_TYPE
 from gpu_ami.publish.policy import ReleasePolicy
 from gpu_ami.publish.release import (
     AVAILABLE,
@@ -163,5 +163,6 @@ def contradictions(release: Release, policy: ReleasePolicy, view: View) -> Itera
     if pinned and (current := view.parameters.get(pinned)) and current.value != own:
         yield f"{pinned} names {current.value}, not {own or 'a copy that is still to be made'}: it is never moved"
     for name, row in view.parameters.items():
-        if row.data_type != DATA_TYPE:
-            yield f"{name} has the data type {row.data_type}, which cannot be changed to {DATA_TYPE}: delete it"
+        if row.data_type != image_parameters.DATA_TYPE:
+            expected = image_parameters.DATA_TYPE
+            yield f"{name} has the data type {row.data_type}, which cannot be changed to {expected}: delete it"

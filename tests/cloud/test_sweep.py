@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import process
-from gpu_ami.cloud import resources, runs, sweep
+from gpu_ami.cloud import image_users, resources, runs, sweep
 from gpu_ami.cloud.aws_errors import from_code
 from gpu_ami.cloud.client import Cloud, Launch
 from gpu_ami.errors import CloudError
@@ -171,6 +171,40 @@ def test_images_go_when_they_are_half_made_or_past_their_time(cloud: Cloud, home
     swept_snapshots = {entry.id for entry in swept if entry.kind == "snapshot"}
     assert len(swept_snapshots) == 3 and not swept_snapshots & of_kept
     assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
+
+
+def test_an_image_in_use_is_never_removed(cloud: Cloud, home: Path) -> None:
+    """On day 31 an expired AMI may be all that an Auto Scaling group has to scale out with."""
+    tags = {runs.TAG_RUN: "gone", runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"}
+    used, shared, free = (an_image(cloud, name, **tags, Name=f"gpu-ami_{name}") for name in ("used", "shared", "free"))
+    cloud.ec2.create_launch_template(LaunchTemplateName="training", LaunchTemplateData={"ImageId": used})
+    cloud.ec2.modify_image_attribute(ImageId=shared, LaunchPermission={"Add": [{"UserId": "999999999999"}]})
+    swept = {each.id: each for each in sweep.sweep_cloud(cloud, home, Progress("quiet")) if each.kind == "image"}
+    assert {name: each.text for name, each in swept.items()} == {
+        used: "not removed: in use: launch template training version 1",
+        shared: "not removed: in use: shared with 999999999999",
+        free: "removed",
+    }
+    snapshots = {row["SnapshotId"] for row in cloud.ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]}
+    for ami in (used, shared):
+        devices = cloud.ec2.describe_images(ImageIds=[ami])["Images"][0]["BlockDeviceMappings"]
+        assert {device["Ebs"]["SnapshotId"] for device in devices if "Ebs" in device} <= snapshots
+
+
+def test_an_image_stays_where_aws_does_not_tell_who_uses_it(
+    cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags = {runs.TAG_RUN: "gone", runs.TAG_EXPIRES: "2020-01-01T00:00:00Z", "Name": "gpu-ami_x"}
+    image = an_image(cloud, "expired", **tags)
+
+    def refuse(_cloud: Cloud, ami: str) -> list[str]:
+        raise CloudError(f"listing launch templates for {ami}: UnauthorizedOperation")
+
+    monkeypatch.setattr(image_users, "in_use", refuse)
+    (entry,) = [each for each in sweep.sweep_cloud(cloud, home, Progress("quiet")) if each.id == image]
+    assert (entry.outcome, entry.error) == (
+        "not removed", f"not examined whether it is in use: listing launch templates for {image}: UnauthorizedOperation"
+    )  # fmt: skip
 
 
 def test_a_complete_image_that_no_build_json_names_goes_with_its_run(cloud: Cloud, home: Path) -> None:

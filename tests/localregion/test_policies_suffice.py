@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.backends import get_backend
 from moto.ec2.models import ec2_backends
 from moto.ecs.models import ecs_backends
 from moto.kms.models import kms_backends
@@ -263,6 +264,15 @@ class Line:
             backend.create_tags([resource], tags)
         backend.create_tags([instance.id], {"Name": f"gpu-ami r {dead} builder"})
         untagged = backend.create_image(instance.id, "gpu-ami_r-1", "", [])  # by Packer 1.6.6
+        used = replace(
+            base_image(self.world.layout), id="ami-00000000000000999", name="used", snapshot_id="snap-999",
+            owner_id=self.world.ec2.account, public=False, tags=tags, snapshot_tags=tags,
+        )  # fmt: skip
+        self.world.images.register(used)
+        get_backend("ssm")[self.world.ec2.account]["us-east-1"].put_parameter(
+            name="/team/golden", description=None, value=used.id, parameter_type="String", allowed_pattern=None,
+            keyid=None, overwrite=False, tags=[], data_type="text", tier=None, policies=None,
+        )  # fmt: skip
         self.log_group_of_a_proof(dead)
         left = {"GroupName": key_name(dead), "TagSpecification.1.ResourceType": "placement-group"}
         for number, (key, value) in enumerate(tags.items(), start=1):
@@ -274,6 +284,7 @@ class Line:
         assert placement_groups.tagged(self.cloud, runs.TAG_RUN) == []
         assert [row for row in ecs.left_of_runs(self.cloud) if row.kind != ecs.CLUSTER] == []
         assert self.cloud.instance(instance.id)["State"]["Name"] == "terminated"
+        assert used.id in self.world.ec2.images()
         assert untagged.id not in backend.amis and untagged.ebs_snapshot.id not in backend.snapshots
 
     def left_in_ecs(self, dead: str, tags: dict[str, str], instance_id: str) -> None:
@@ -355,8 +366,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         patch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
         patch.setenv("AWS_ACCESS_KEY_ID", "local")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "local")
-        from moto.backends import get_backend
-
         for service in ("ec2", "iam", "kms", "logs", "cloudwatch", "scheduler", "ssm", "autoscaling"):
             get_backend(service).reset()  # type: ignore[arg-type]
         world = World(home / "home", "iam-enforced")

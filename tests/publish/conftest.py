@@ -13,9 +13,9 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.build.image import Build
-from gpu_ami.cloud import Place
+from gpu_ami.cloud import Place, image_parameters
 from gpu_ami.progress import Progress
-from gpu_ami.publish import execution, parameters
+from gpu_ami.publish import execution
 from gpu_ami.report import writer
 from localregion.state import ImageRecord
 from tests.localregion.api.test_application import client
@@ -126,8 +126,8 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(execution, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(parameters, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(parameters, "_READ_BACK_SECONDS", 0.3)
+    monkeypatch.setattr(image_parameters, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(image_parameters, "_READ_BACK_SECONDS", 0.3)
     from moto.backends import get_backend
 
     def reset() -> None:

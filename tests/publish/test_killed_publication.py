@@ -28,10 +28,11 @@ import os, sys
 import boto3, botocore.session
 from gpu_ami import cli
 from gpu_ami.cloud import Cloud, Place
-from gpu_ami.publish import execution, parameters, publication
+from gpu_ami.cloud import image_parameters
+from gpu_ami.publish import execution, publication
 from gpu_ami.release import keys, verification, verification_place
 cli._parser()
-execution.POLL_SECONDS = parameters.POLL_SECONDS = 0.05
+execution.POLL_SECONDS = image_parameters.POLL_SECONDS = 0.05
 for line in sys.stdin:
     pid = os.fork()
     if pid == 0:

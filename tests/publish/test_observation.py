@@ -6,10 +6,9 @@ import datetime
 
 import pytest
 
-from gpu_ami.cloud import Cloud
+from gpu_ami.cloud import Cloud, image_parameters, image_users
 from gpu_ami.errors import CloudError
-from gpu_ami.publish import observation, parameters
-from gpu_ami.publish.parameters import Parameter
+from gpu_ami.publish import observation
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.release import read_release
 from tests.localregion.conftest import BASE_ID
@@ -57,19 +56,21 @@ def test_values_are_read_back(account: Account) -> None:
     cloud = Cloud(account.place())
     names = [f"/images/{number}" for number in range(12)]
     for name in names:
-        parameters.write(cloud, name, BASE_ID, overwrite=False)
-    assert parameters.read(cloud, [*names, "/none"]) == dict.fromkeys(names, Parameter(BASE_ID, "aws:ec2:image"))
+        image_parameters.write(cloud, name, BASE_ID, overwrite=False)
+    assert image_parameters.read(cloud, [*names, "/none"]) == dict.fromkeys(
+        names, image_parameters.Parameter(BASE_ID, "aws:ec2:image")
+    )
     account.client("ssm").put_parameter(Name="/other", Value="text", Type="String")
-    assert sorted(parameters.naming_images(cloud)) == sorted(names)
+    assert sorted(image_parameters.naming_images(cloud)) == sorted(names)
     with pytest.raises(CloudError, match="writing SSM parameter /images/0 in us-east-1: ParameterAlreadyExists"):
-        parameters.write(cloud, names[0], BASE_ID, overwrite=False)
+        image_parameters.write(cloud, names[0], BASE_ID, overwrite=False)
     with pytest.raises(CloudError) as caught:
-        parameters.write(cloud, names[0], "ami-0fff", overwrite=True)
+        image_parameters.write(cloud, names[0], "ami-0fff", overwrite=True)
     assert f"expected ami-0fff, got {BASE_ID}" in str(caught.value)
     assert "SSM drops an AMI that is not available" in str(caught.value)
     for _ in range(2):
-        parameters.delete(cloud, names[0])
-    assert parameters.read(cloud, names[:1]) == {}
+        image_parameters.delete(cloud, names[0])
+    assert image_parameters.read(cloud, names[:1]) == {}
 
 
 # Whatever uses an image is found: instances, launch templates in every version, groups, parameters.
@@ -83,7 +84,7 @@ def test_each_kind_of_user_is_named(account: Account) -> None:
     ami = "ami-00000000000000001"
     ec2, ssm, scaling = account.client("ec2"), account.client("ssm"), account.client("autoscaling")
     cloud = Cloud(account.place())
-    assert observation.users(cloud, {ami: PINNED}, LATEST) == {ami: []} and observation.users(cloud, {}, LATEST) == {}
+    assert image_users.users(cloud, {ami: PINNED}, LATEST) == {ami: []} and image_users.users(cloud, {}, LATEST) == {}
     instance = account.world.launch(image_id=ami)
     data = {"LaunchTemplateName": "training", "LaunchTemplateData": {"ImageId": ami}}
     template = ec2.create_launch_template(**data)["LaunchTemplate"]["LaunchTemplateId"]
@@ -96,7 +97,7 @@ def test_each_kind_of_user_is_named(account: Account) -> None:
         AutoScalingGroupName="fleet", LaunchConfigurationName="old", MinSize=0, MaxSize=0,
         AvailabilityZones=["us-east-1a"],
     )  # fmt: skip
-    assert sorted(observation.users(cloud, {ami: PINNED}, LATEST)[ami]) == [
+    assert sorted(image_users.users(cloud, {ami: PINNED}, LATEST)[ami]) == [
         "SSM parameter /team/golden",
         f"instance {instance.id}",
         "launch configuration old of Auto Scaling group fleet",

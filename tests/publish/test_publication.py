@@ -88,16 +88,16 @@ def test_a_region_that_fails_leaves_latest_everywhere(account: Account, capsys: 
 def test_latest_moves_after_every_region_has_its_pinned_parameter(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpu_ami.publish import parameters
+    from gpu_ami.cloud import image_parameters
 
     written: list[tuple[str, str]] = []
-    write = parameters.write
+    write = image_parameters.write
 
     def recorded(cloud: Any, name: str, ami: str, *, overwrite: bool) -> None:
         written.append((cloud.place.region, name))
         write(cloud, name, ami, overwrite=overwrite)
 
-    monkeypatch.setattr(parameters, "write", recorded)
+    monkeypatch.setattr(image_parameters, "write", recorded)
     account.publish(account.build())
     assert written == [(HOME, PINNED), (OTHER, PINNED), (HOME, LATEST), (OTHER, LATEST)]
 

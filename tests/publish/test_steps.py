@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.cloud import image_parameters
 from gpu_ami.publish import steps
 from gpu_ami.publish.observation import View
-from gpu_ami.publish.parameters import Parameter
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.release import TAG_PUBLISHED, TAG_VERSION, Image, Release, as_time
 from gpu_ami.publish.sharing import Key
@@ -31,7 +31,7 @@ COMPLETE = View(
     ),
     snapshot_tags=RELEASE.snapshot_tags,
     shared=frozenset({"111122223333"}),
-    parameters={"/p/v1": Parameter("ami-1"), "/p/latest": Parameter("ami-1")},
+    parameters={"/p/v1": image_parameters.Parameter("ami-1"), "/p/latest": image_parameters.Parameter("ami-1")},
 )  # fmt: skip
 OLD = Image("ami-0", "v0", tags={TAG_PUBLISHED: "2026-10-01T00:00:00Z", TAG_VERSION: "v0"})
 GONE = replace(OLD, deprecated_at="2026-11-01T00:00:00.000Z")
@@ -53,9 +53,11 @@ TABLE: dict[str, tuple[View, list[str]]] = {
     "another deprecation date": (of_image(deprecated_at="2027-12-02T12:00:00.000Z"), ["deprecate"]),
     "not shared": (replace(COMPLETE, shared=frozenset()), ["share"]),
     "not marked": (of_image(tags={"a": "1"}), ["wait", "mark"]),
-    "not pinned": (replace(COMPLETE, parameters={"/p/latest": Parameter("ami-1")}), ["pin"]),
+    "not pinned": (replace(COMPLETE, parameters={"/p/latest": image_parameters.Parameter("ami-1")}), ["pin"]),
     "latest names another": (
-        replace(COMPLETE, parameters=dict(COMPLETE.parameters) | {"/p/latest": Parameter("ami-0")}), ["latest"]),
+        replace(COMPLETE, parameters={**COMPLETE.parameters, "/p/latest": image_parameters.Parameter("ami-0")}),
+        ["latest"],
+    ),
     "an older image is surplus": (replace(COMPLETE, older=(OLD,)), ["deprecate"]),
     "an older image is due": (replace(COMPLETE, older=(GONE,)), ["retire"]),
     "an older image is due and in use": (replace(COMPLETE, older=(GONE,), users={"ami-0": ["instance i-1"]}), []),
@@ -117,7 +119,7 @@ def test_notices_name_users_and_strangers() -> None:
 
 
 def test_contradictions_are_named() -> None:
-    rows = {"/p/v1": Parameter("ami-9"), "/p/latest": Parameter("ami-1", "text")}
+    rows = {"/p/v1": image_parameters.Parameter("ami-9"), "/p/latest": image_parameters.Parameter("ami-1", "text")}
     assert list(steps.contradictions(RELEASE, POLICY, replace(COMPLETE, parameters=rows))) == [
         "/p/v1 names ami-9, not ami-1: it is never moved",
         "/p/latest has the data type text, which cannot be changed to aws:ec2:image: delete it",

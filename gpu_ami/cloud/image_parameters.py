@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_ami.cloud import Cloud, aws_errors
+from gpu_ami.cloud import aws_errors
+from gpu_ami.cloud.client import Cloud
 from gpu_ami.errors import CloudError
 
 DATA_TYPE = "aws:ec2:image"
