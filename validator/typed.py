@@ -14,7 +14,7 @@ _Test = Callable[[object], bool]
 
 def field_tests(kind: type[Any]) -> Mapping[str, tuple[str, _Test]]:
     """Of each field of a record class: its type as a message shows it, and whether a value has it."""
-    return _field_tests(kind)  # type: ignore[arg-type]  (a class is hashable)
+    return _field_tests(kind)  # type: ignore[arg-type]
 
 
 @functools.cache

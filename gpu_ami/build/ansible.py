@@ -42,13 +42,32 @@ def ansible_settings(*, slow_python: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the machine is and how to get in. slow_python: it is emulated, and Python starts slowly on it."""
+    """Where the machine is and how to get in. slow_python: it is emulated, and Python starts slowly on it.
+
+    known_hosts: a file with its key, which no other key is accepted beside; None: any key is.
+    """
 
     address: str
     port: int
     user: str
     key: Path | None = None
     slow_python: bool = False
+    known_hosts: Path | None = None
+
+    def settings(self) -> dict[str, str]:
+        """Ansible's variables for its host key."""
+        if self.known_hosts is None:
+            return {}
+        options = [
+            f'UserKnownHostsFile="{self.known_hosts}"',
+            "GlobalKnownHostsFile=/dev/null",
+            "StrictHostKeyChecking=yes",
+        ]
+        control = "-o ControlMaster=auto -o ControlPersist=60s -o LogLevel=ERROR"
+        return {
+            "ANSIBLE_HOST_KEY_CHECKING": "True",
+            "ANSIBLE_SSH_ARGS": " ".join([control, *(f"-o {option}" for option in options)]),
+        }
 
 
 def converge(
@@ -79,6 +98,7 @@ def converge(
         timeout=CONVERGE_SECONDS,
         env={
             **environment,
+            **machine.settings(),
             **roles_path(variables.parent / SITE_FOLDER),
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_CONFIG": str(root / "ansible.cfg"),

@@ -33,6 +33,7 @@ def register(subparsers: Any) -> None:
     options.add_out(parser)
     parser.add_argument("--host", required=True, metavar="URL", help="the machine: ssh://user@address:port")
     options.add_identity(parser)
+    options.add_known_hosts(parser)
     parser.add_argument("--unchanged", action="store_true", help="exit 1 if anything had to be changed")
     parser.add_argument(
         "--role", action="append", default=[], metavar="NAME", help="only this role of the plan (repeatable)"
@@ -42,23 +43,27 @@ def register(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.build import Machine, converge
-    from gpu_ami.files import data_root, write_json
+    from gpu_ami.files import data_root, write_json, write_text
     from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables
     from gpu_ami.region import running_place
+    from gpu_ami.validate import hosts
     from validator.transport import parse_url
 
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
-    try:
-        target = parse_url(args.host)
-    except ValueError as error:
-        raise UsageError(f"--host: {error}") from error
+    url = hosts.host_url(args.host)
+    target = parse_url(url)
     options.check_identity(args)
     roles = _in_plan_order(args.role, plan)
     place = running_place(None)
     local = place is not None and target.address.startswith("127.")
     write_json(out / ANSIBLE_FILE, ansible_variables(plan.document))
-    machine = Machine(target.address, target.port, target.user, args.identity, slow_python=local)
+    key = hosts.require_reachable(url, args.identity, args.known_hosts)
+    if key.first_contact:
+        progress.note(key.first_contact)
+    pinned = (out / "known_hosts").resolve()
+    write_text(pinned, f"{key.line}\n")
+    machine = Machine(target.address, target.port, target.user, args.identity, local, pinned)
     with progress.stage(f"attach {plan.image} to {target.name}"):
         converged = converge(
             data_root(),

@@ -91,6 +91,7 @@ def _of_file(args: argparse.Namespace, lines: reader.LeftOut) -> Iterator[reader
 
 def _of_host(args: argparse.Namespace, lines: reader.LeftOut) -> Iterator[reader.Event]:
     from gpu_ami.events import reader
+    from gpu_ami.validate import hosts
 
-    with reader.open_host(args.host, follow=args.follow, key_file=args.identity) as stream:
+    with reader.open_host(hosts.host_url(args.host), follow=args.follow, key_file=args.identity) as stream:
         yield from reader.read_events(stream, args.policy, left_out=lines)

@@ -55,6 +55,11 @@ def add_identity(parser: argparse.ArgumentParser, text: str = "private key for -
     parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help=text)
 
 
+def add_known_hosts(parser: argparse.ArgumentParser) -> None:
+    text = "host keys; the key of an unknown --host is added [~/.ssh/known_hosts, which is only read]"
+    parser.add_argument("--known-hosts", type=Path, metavar="FILE", help=text)
+
+
 def check_identity(args: argparse.Namespace) -> None:
     """UsageError: the key that -i names is not there."""
     if args.identity and not args.identity.is_file():

@@ -49,6 +49,7 @@ def register(subparsers: Any) -> None:
         "--root", type=Path, metavar="PATH", help="check the files of an image: a mounted tree or a raw disk"
     )
     options.add_identity(parser)
+    options.add_known_hosts(parser)
     parser.add_argument(
         "--instance-id", default="", metavar="ID", help="with --host: its instance id, for the checks that call AWS"
     )
@@ -182,7 +183,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report
             (REBOOT,) if args.reboot else (),
             boot_seconds=options.deadlines(args).get("boot_seconds"),
         )
-        target = Target(url, instance_type, args.instance_id, args.identity)
+        target = Target(url, instance_type, args.instance_id, args.identity, args.known_hosts)
         return host_proof.prove_host(proof, run, target), out
 
 

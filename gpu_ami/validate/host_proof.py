@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from gpu_ami.cloud import runs
 from gpu_ami.errors import GpuAmiError, MachineError
+from gpu_ami.files import write_text
 from gpu_ami.report import HostReport, Report
 from gpu_ami.validate import hosts
 from gpu_ami.validate.machines import login, restarts
@@ -51,7 +52,13 @@ def _prove_one(
 
 def _check_host(proof: Proof, target: Target, host: HostRecord) -> None:
     with proof.progress.stage(f"connect to {target.url}", host.report.name):
-        hosts.require_reachable(target.url, target.key_file)
+        key = hosts.require_reachable(target.url, target.key_file, target.known_hosts)
+        if key.first_contact:
+            proof.progress.note(key.first_contact)
+    # The checks reach the same machine: its key is pinned for them, and is part of the evidence.
+    pinned = proof.evidence(target).resolve() / "known_hosts"
+    write_text(pinned, f"{key.line}\n")
+    target = replace(target, known_hosts=pinned)
     check_machine(proof, host, target)
     if restarts.REBOOT in proof.restarts:
         host.update(restarts=(restarts.REBOOT,))

@@ -24,7 +24,7 @@ def test_attach_takes_roles_of_the_plan_alone(tmp_path: Path, capsys: pytest.Cap
         assert cli.main([*attach, "--role", "nccl", "--role", stranger]) == 2
         assert f"--role {stranger}: the plan has kernel, " in capsys.readouterr().err
     assert cli.main([*attach, "--role", "nccl"]) == 4
-    assert "nobody@127.0.0.1:9 could not be reached" in capsys.readouterr().err
+    assert "127.0.0.1:9 refuses connections" in capsys.readouterr().err
 
 
 # `gpu-ami key`: what it writes and prints.

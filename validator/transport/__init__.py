@@ -2,6 +2,7 @@
 
 ssh                  SSH connections
 handshake            the way to a connection: TCP or a ProxyCommand, key exchange, host key, login
+known_hosts          host keys that the user knows, as OpenSSH reads them
 target               address, user, port and key of a host, with its options in ~/.ssh/config
 errors               errors of connections and commands
 answer               a command and its answer

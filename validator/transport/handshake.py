@@ -20,9 +20,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from validator.transport import known_hosts
 from validator.transport.errors import (
     AuthRefused,
     ConnectionDropped,
+    HostKeyChanged,
     HostRefused,
     HostSilent,
     HostUnreachable,
@@ -74,6 +76,7 @@ def greet(transport: paramiko.Transport, target: Target, stages: dict[str, float
     stages["banner"] = time.monotonic() - clock
     key = transport.get_remote_server_key()
     host_key = f"{key.get_name()} {key.get_base64()}"
+    _check_recorded_lines(target, host_key)
     check_host_key(target, host_key, _recorded_keys(target))
     clock = time.monotonic()
     _authenticate(transport, target)
@@ -154,12 +157,33 @@ def _keys(target: Target) -> Iterator[paramiko.PKey]:
 def _recorded_keys(target: Target) -> list[str]:
     if " " in target.host_key:
         return [target.host_key]
-    import paramiko
+    return [line.key for line in _known(target) if not line.revoked]
 
-    if target.known_hosts is None or not target.known_hosts.exists():
-        return []
-    known = paramiko.HostKeys(str(target.known_hosts)).lookup(target.known_name)
-    return [f"{kind} {key.get_base64()}" for kind, key in known.items()] if known else []
+
+def _known(target: Target) -> list[known_hosts.KnownKey]:
+    """From the target's file; without one, from the user's, which are only read."""
+    paths = [target.known_hosts] if target.known_hosts is not None else known_hosts.files()
+    return known_hosts.find(target.known_name, paths)
+
+
+def _check_recorded_lines(target: Target, host_key: str) -> None:
+    """The messages of OpenSSH for a key that is revoked, or is not the known one."""
+    if " " in target.host_key:
+        return
+    known = _known(target)
+    if any(line.revoked and line.key == host_key for line in known):
+        raise HostKeyChanged(f"the host key of {target.name} is revoked in {known[0].where}", "do not connect to it")
+    others = [line for line in known if not line.revoked]
+    if others and host_key not in [line.key for line in others]:
+        line = others[0]
+        file = line.where.rpartition(":")[0]
+        found = f"{host_key.split()[0]}, {known_hosts.fingerprint(host_key)}"
+        remove = f"ssh-keygen -f {shlex.quote(file)} -R {shlex.quote(target.known_name)}"
+        raise HostKeyChanged(
+            f"the host key of {target.name} ({found}) differs from the one in {line.where}",
+            "somebody may be between you and the host, or it was installed again: compare the fingerprint with the one"
+            f" on its console; then remove the old key with: {remove}",
+        )
 
 
 def _prefer_known_key_type(transport: paramiko.Transport, target: Target) -> None:
