@@ -109,6 +109,17 @@ def test_agent_log_has_no_error(host: Any, plan: PlanDocument, observe: Observe)
         observe.fail(f"{len(errors)} errors in the agent's log, the last: {errors[-1]}")
 
 
+@pytest.mark.tier("T0")
+def test_credentials_are_the_instance_s(host: Any, observe: Observe) -> None:
+    """The agent uses the credentials of the instance's role: common-config.toml names no profile and no file of others.
+
+    With a profile of the builder it publishes as somebody else, or nothing where the file is missing.
+    """
+    lines = host.run("cat %s", f"{_HOME}/etc/common-config.toml").stdout.splitlines()
+    named = [line.strip() for line in lines if re.match(r"\s*shared_credential_(?:profile|file)\s*=", line)]
+    observe.nothing(named, "credentials in common-config.toml")
+
+
 def test_agent_knows_no_other_instance(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """The agent's configuration, state and logs name no other instance. Otherwise it may publish as that instance."""
     pattern = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"

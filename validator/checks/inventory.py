@@ -41,6 +41,7 @@ _JOBS = (
     "/etc/cron.d", "/etc/cron.hourly", "/etc/cron.daily", "/etc/cron.weekly", "/etc/cron.monthly", "/etc/init.d",
     "/etc/cloud/cloud.cfg.d", "/etc/network/if-up.d", "/etc/dhcp/dhclient-exit-hooks.d",
     "/etc/NetworkManager/dispatcher.d", "/etc/networkd-dispatcher", "/etc/update-motd.d", "/etc/rc.local",
+    "/etc/tmpfiles.d", "/usr/lib/tmpfiles.d", "/etc/binfmt.d",
 )  # fmt: skip
 _SOURCES = (
     "/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/etc/apt/preferences.d", "/etc/apt/auth.conf.d",
@@ -57,6 +58,11 @@ _GUARDED = (
     "/etc/pam.d/", "/etc/security/", "/etc/sudoers", "/etc/profile.d/", "/etc/bash.bashrc", "/etc/bashrc",
     "/etc/cron", "/etc/init.d/", "/etc/logrotate", "/etc/modprobe.d/", "/etc/sysctl.d/", "/etc/udev/",
     "/etc/ld.so.conf", "/etc/skel/", "/etc/systemd/", "/etc/apt/apt.conf.d/", "/etc/update-motd.d/",
+)  # fmt: skip
+# Configuration of the driver's stack: the plan has these packages, and what a role changes it declares.
+_OF_THE_STACK = (
+    "/usr/share/nvidia/", "/etc/nvidia", "/etc/dcgm", "/etc/gdrcopy", "/opt/amazon/efa/", "/opt/amazon/ofi-nccl/",
+    "/opt/amazon/openmpi/", "/etc/default/nvidia", "/etc/containers/", "/etc/cdi/",
 )  # fmt: skip
 # State, and documentation that minimal images leave out. Other files below /etc are configuration.
 _NOT_COMPARED = (
@@ -75,6 +81,8 @@ _PRIVILEGED_GROUPS = (
     "root", "sudo", "wheel", "admin", "shadow", "disk", "docker", "kmem", "adm", "lxd", "libvirt", "kvm", "ssh_keys",
     "systemd-journal",
 )  # fmt: skip
+# Whoever is in one of these reads disks, memory or passwords: root's rights without sudo and its log.
+_NEVER_OF_A_LOGIN = ("root", "shadow", "disk", "kmem", "ssh_keys")
 # Ubuntu's rsyslog runs as syslog and writes logs of the group adm.
 _KNOWN_MEMBERS = ("syslog in adm",)
 # System accounts with a shell that a node family's base AMI has. Source: aws-parallelcluster-cookbook f75d84c3
@@ -135,11 +143,15 @@ def _require_none(files: list[str], what: str, declared: Declared, observe: Obse
 
 
 @pytest.mark.tier("T0")
-def test_packaged_files_are_unchanged(host: Any, plan: Any, since_image: SinceImage | None, observe: Observe) -> None:
+def test_packaged_files_are_unchanged(
+    host: Any, plan: Any, declared: Declared, since_image: SinceImage | None, observe: Observe
+) -> None:
     """Every file of a package has the package's content, including configuration that controls logins and startup.
 
-    Documentation may be missing. Other changed configuration files are the base AMI's. On a machine, files are not read
-    again below a directory in which nothing has changed since the image, if this check passed on the image's files.
+    So does the configuration of the driver's stack, unless a role declares that it changes it: one word of
+    fabricmanager.cfg decides whether CUDA starts. Documentation may be missing. Other changed configuration files are
+    the base AMI's. On a machine, files are not read again below a directory in which nothing has changed since the
+    image, if this check passed on the image's files.
     """
     kept: list[str] = []
     if since_image and since_image.passed("inventory::test_packaged_files_are_unchanged"):
@@ -153,7 +165,11 @@ def test_packaged_files_are_unchanged(host: Any, plan: Any, since_image: SinceIm
         f"{path}{' (missing)' if missing else ''}"
         for path, missing, is_configuration in changed
         if not (missing and path in registered)
-        and (path.startswith(_GUARDED) or not (is_configuration or "/etc/" in path or path.startswith(_NOT_COMPARED)))
+        and (
+            path.startswith(_GUARDED)
+            or (path.startswith(_OF_THE_STACK) and not missing and not declared.has(path))
+            or not (is_configuration or "/etc/" in path or path.startswith(_NOT_COMPARED))
+        )
     ]
     observe.nothing(sorted(wrong), "files that differ from their package")
     if kept:
@@ -173,8 +189,12 @@ def test_programs_are_packaged(host: Any, plan: Any, declared: Declared, observe
 
 @pytest.mark.tier("T0")
 def test_local_files_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
-    """/usr/local and /srv have only files of packages and roles. Programs in /usr/local precede the system's."""
-    _require_none(_unexpected(host, plan, declared, ("/usr/local", "/srv")), "files of no package", declared, observe)
+    """/usr/local, /usr/src and /srv have only files of packages and roles.
+
+    Programs in /usr/local precede the system's; a source tree in /usr/src is what a build was made of.
+    """
+    folders = ("/usr/local", "/usr/src", "/srv")
+    _require_none(_unexpected(host, plan, declared, folders), "files of no package", declared, observe)
 
 
 @pytest.mark.tier("T0")
@@ -292,7 +312,9 @@ def test_accounts_are_known(host: Any, plan: Any, observe: Observe) -> None:
         for row in groups
         if len(row) == 4 and row[0] in _PRIVILEGED_GROUPS
         for member in row[3].split(",")
-        if member and member not in ("root", user, "ssm-user") and f"{member} in {row[0]}" not in _KNOWN_MEMBERS
+        if member
+        and (member not in ("root", user, "ssm-user") or (row[0] in _NEVER_OF_A_LOGIN and member != "root"))
+        and f"{member} in {row[0]}" not in _KNOWN_MEMBERS
     ]
     numbers = {row[2]: row[0] for row in groups if len(row) == 4 and row[0] in _PRIVILEGED_GROUPS}
     members += [
@@ -371,6 +393,52 @@ def test_no_files_in_homes(host: Any, observe: Observe) -> None:
     observe.nothing(sorted([*entries, *_lines(nested)]), "files in home directories")
 
 
+# Files that a login shell or a program of the user reads, in homes and in the folders that new accounts are made of.
+_SHELL_FILES = (
+    ".bashrc", ".profile", ".bash_profile", ".bash_login", ".bash_logout", ".zshrc", ".zshenv", ".zprofile", ".kshrc",
+    ".cshrc", ".tcshrc", ".inputrc", ".pam_environment", ".ssh/rc", ".ssh/environment", ".config/environment.d",
+)  # fmt: skip
+_HOME_FILES = """
+for home in {homes}; do
+  for name in {names}; do
+    file=$home/$name; test -e "$file" || continue
+    for new in /etc/skel/$name /usr/share/base-files/dot$name /usr/share/rootfiles/$name; do
+      cmp -s "$file" "$new" && continue 2
+    done
+    owner=$(rpm -qf "$file" 2>/dev/null) &&
+      ! rpm -V --nomtime --nomode "$owner" 2>/dev/null | grep -qF " $file" && continue
+    echo "$file"
+  done
+done"""
+
+
+@pytest.mark.tier("T0")
+def test_shell_files_are_those_of_a_new_account(host: Any, plan: Any, observe: Observe) -> None:
+    """What a login shell reads in a home is what a new account has. A line of a build there runs at each login."""
+    if plan["node"].get("family", "ec2") != "ec2":
+        unproven("the base AMI of this family has shell files of its own in homes")
+    command = _HOME_FILES.format(homes=_HOMES, names=" ".join(_SHELL_FILES))
+    observe.nothing(_lines(host.run(command, pure=True).stdout), "shell files that are not those of a new account")
+
+
+# Links of which the registry of alternatives (update-alternatives) has no entry with that target.
+_ALTERNATIVES = r"""
+test -d /etc/alternatives || exit 0
+for folder in /var/lib/dpkg/alternatives /var/lib/alternatives; do test -d $folder && registry=$folder; done
+test -n "$registry" || exit 0
+for link in /etc/alternatives/*; do
+  target=$(readlink "$link") || continue
+  grep -qxF -- "$target" $registry/* || echo "$link -> $target"
+done"""
+
+
+@pytest.mark.tier("T0")
+def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
+    """Every link of /etc/alternatives leads to a registered alternative. One set by hand goes back at an update."""
+    links = _lines(host.run(_ALTERNATIVES, pure=True, timeout=SCAN_SECONDS).stdout)
+    observe.nothing(links, "links that update-alternatives does not know")
+
+
 @pytest.mark.tier("T0")
 def test_authorized_keys_are_in_homes_only(host: Any, plan: Any, observe: Observe) -> None:
     """No authorized_keys file is outside home directories, and sshd reads keys from no other place."""
@@ -421,6 +489,16 @@ def test_no_leftover_files(host: Any, observe: Observe) -> None:
     observe.nothing(left, "backup files, core dumps and mail")
 
 
+def _is_of_this_boot(host: Any, row: list[str]) -> bool:
+    """cloud-init mounts instance store volumes at the first boot; in an image's files such a row is the builder's."""
+    if "comment=cloudconfig" not in " ".join(row):
+        return False
+    if isinstance(host.backend, backend.ImageBackend):
+        return False
+    device = row[0].replace("UUID=", "/dev/disk/by-uuid/").replace("LABEL=", "/dev/disk/by-label/")
+    return not device.startswith("/dev/") or host.run("test -e %s", device).rc == 0
+
+
 @pytest.mark.tier("T0")
 def test_file_systems_are_known(host: Any, observe: Observe) -> None:
     """fstab mounts only the root, boot and pseudo file systems, and there is no swap. Others fail on new instances."""
@@ -431,7 +509,7 @@ def test_file_systems_are_known(host: Any, observe: Observe) -> None:
         if len(row) >= 3
         and row[1] not in ("/", "/boot", "/boot/efi", "/boot/firmware", "/efi")
         and row[2] not in ("tmpfs", "proc", "sysfs", "devpts", "hugetlbfs")
-        and "comment=cloudconfig" not in " ".join(row)  # cloud-init mounts instance store volumes at the first boot
+        and not _is_of_this_boot(host, row)
     ]
     swaps = [line.split()[0] for line in _lines(host.run("tail -n +2 /proc/swaps").stdout)]
     files = _lines(host.run("ls -d /swapfile /swap.img /swap /var/swap /var/swapfile 2>/dev/null").stdout)

@@ -72,6 +72,35 @@ def test_no_setting_disables_a_transport(host: Any, observe: Observe) -> None:
     observe.nothing(slowing, "settings that disable a transport of NCCL")
 
 
+_PLUGIN = re.compile(r"NCCL_(?P<kind>NET|TUNER|PROFILER)_PLUGIN=(?P<name>\S+)", re.IGNORECASE)
+
+
+@pytest.mark.tier("T0")
+def test_no_setting_of_a_build_is_left(host: Any, observe: Observe) -> None:
+    """/etc/nccl.conf has no setting: no role writes one, and NCCL of every program reads the file."""
+    lines = [line.strip() for line in host.run("cat /etc/nccl.conf").stdout.splitlines()]
+    observe.nothing([line for line in lines if line and not line.startswith("#")], "settings in /etc/nccl.conf")
+
+
+def test_plugins_resolve(host: Any, observe: Observe) -> None:
+    """Every plug-in that a setting of the machine names can be found. Without it NCCL uses sockets, or aborts."""
+    lines = host.run("cat /etc/nccl.conf").stdout.splitlines()
+    settings = [("/etc/nccl.conf", line.strip()) for line in lines] + environments(host)
+    missing = []
+    for source, setting in settings:
+        match = _PLUGIN.fullmatch(setting)
+        if match and match["name"].lower() != "none" and not _is_there(host, match["kind"].lower(), match["name"]):
+            missing.append(f"{setting} ({source})")
+    observe.nothing(missing, "plug-ins of NCCL that cannot be found")
+
+
+def _is_there(host: Any, kind: str, name: str) -> bool:
+    """A path, a file name, or what stands for libnccl-net-NAME.so."""
+    if name.startswith("/"):
+        return bool(host.run("test -e %s", name).rc == 0)
+    return any(shared_libraries.on_path(host, file) for file in (name, f"libnccl-{kind}-{name}.so", f"lib{name}.so"))
+
+
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed package has exactly the planned version, including the CUDA version it was built for."""

@@ -26,6 +26,18 @@ def with_metrics(**others: Any) -> dict[str, Any]:
 
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (
+        agent.test_credentials_are_the_instance_s,
+        {"cat*": "# [credentials]\n# shared_credential_profile = x\n"},
+        "PASS",
+        "",
+    ),
+    (
+        agent.test_credentials_are_the_instance_s,
+        {"cat*": '[credentials]\n  shared_credential_profile = "builder"\n'},
+        "FAIL",
+        'credentials in common-config.toml: shared_credential_profile = "builder"',
+    ),
     (agent.test_agent_is_active_and_enabled, {"*is-active*": "active\n", "*is-enabled*": "enabled\n"}, "PASS", ""),
     (
         agent.test_agent_is_active_and_enabled,

@@ -32,6 +32,31 @@ def said(value: int) -> str:
 
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (nccl.test_no_setting_of_a_build_is_left, {"cat*": "# none\n\n"}, "PASS", ""),
+    (
+        nccl.test_no_setting_of_a_build_is_left,
+        {"cat*": "NCCL_SOCKET_IFNAME=eth0\n"},
+        "FAIL",
+        "settings in /etc/nccl.conf: NCCL_SOCKET_IFNAME=eth0",
+    ),
+    (
+        nccl.test_plugins_resolve,
+        NO_SETTINGS | {"cat*": "NCCL_NET_PLUGIN=/opt/own/n.so\nNCCL_TUNER_PLUGIN=none\n", "test -e*": (1, "")},
+        "FAIL",
+        "plug-ins of NCCL that cannot be found: NCCL_NET_PLUGIN=/opt/own/n.so (/etc/nccl.conf)",
+    ),
+    (
+        nccl.test_plugins_resolve,
+        NO_SETTINGS | {"cat*": "NCCL_NET_PLUGIN=own\n", "ldconfig*": CACHE},
+        "FAIL",
+        "plug-ins of NCCL that cannot be found: NCCL_NET_PLUGIN=own",
+    ),
+    (
+        nccl.test_plugins_resolve,
+        NO_SETTINGS | {"cat*": "NCCL_NET_PLUGIN=libnccl-net.so\n", "ldconfig*": CACHE, "readlink*": "/opt/x.so\n"},
+        "PASS",
+        "",
+    ),
     (nccl.test_library_is_the_planned_version, {"*ncclGetVersion*": said(22105)}, "PASS", ""),
     (
         nccl.test_library_is_the_planned_version,
