@@ -91,13 +91,14 @@ class Finding(NamedTuple):
 class Unanswered(Exception):
     """status: `missing` (not installed), `absent` (the machine has no such device), `failed` or `timeout`.
 
-    findings: what the failure itself says of the machine.
+    findings: what the failure itself says of the machine. printed: by the program that failed.
     """
 
-    def __init__(self, status: str, why: str, findings: Sequence["Finding"] = ()) -> None:
+    def __init__(self, status: str, why: str, findings: Sequence["Finding"] = (), printed: str = "") -> None:
         super().__init__(why)
         self.status = status
         self.findings = findings
+        self.printed = printed
 
 
 class Machine:
@@ -116,14 +117,15 @@ class Machine:
 
     def run(self, *command: str) -> str:
         """Standard output of a program that exits with 0. Unanswered: it is missing, fails or takes too long."""
-        status, out, _ = execute(command, self.seconds)
+        status, out, err = execute(command, self.seconds)
         if status == NOT_INSTALLED:
             raise Unanswered("missing", command[0] + " is not installed")
         if status == TIMED_OUT:
             raise Unanswered("timeout", "%s: no answer within %g s" % (" ".join(command), self.seconds))
         if status:
             first = out.decode("utf-8", "replace").strip().partition("\n")[0]
-            raise Unanswered("failed", "%s: exit status %d: %s" % (" ".join(command), status, first or "no output"))
+            why = "%s: exit status %d: %s" % (" ".join(command), status, first or "no output")
+            raise Unanswered("failed", why, (), (out + b"\n" + err).decode("utf-8", "replace"))
         return out.decode("utf-8", "replace")
 
 
@@ -199,17 +201,16 @@ def gpus(machine: Machine) -> Tuple[Any, List[Finding]]:
 
 def _nvidia_smi(machine: Machine) -> ElementTree.Element:
     """The document of nvidia-smi -q -x. Unanswered, with a finding, for what it says when it can read no GPU."""
-    words = ("nvidia-smi", "-q", "-x")
-    status, out, err = execute(words, machine.seconds)
-    printed = (out + b"\n" + err).decode("utf-8", "replace").strip()
-    if status in (NOT_INSTALLED, TIMED_OUT):
-        machine.run(*words)  # raises
     try:
-        return ElementTree.fromstring(out.decode("utf-8", "replace"))
+        printed = machine.run("nvidia-smi", "-q", "-x")
+    except Unanswered as error:
+        raise Unanswered(error.status, str(error), _total_failure(error.printed)) from None
+    try:
+        return ElementTree.fromstring(printed)
     except ElementTree.ParseError as error:
-        first = printed.partition("\n")[0]
-        why = "exit status %d: %s" % (status, first or "no output") if status else "no XML: %s: %s" % (error, first)
-        raise Unanswered("failed", "nvidia-smi -q -x: " + why, _total_failure(printed)) from None
+        first = printed.strip().partition("\n")[0]
+        why = "nvidia-smi -q -x: no XML: %s: %s" % (error, first)
+        raise Unanswered("failed", why, _total_failure(printed)) from None
 
 
 # What nvidia-smi says when it can read no GPU, or not all: pattern → (kind, what it means, what to do).

@@ -80,7 +80,7 @@ def _snapshot(document: bytes) -> list[str]:
 
 
 def _diagnosis(document: bytes) -> list[str]:
-    machine = SimpleNamespace(run=lambda *_: document.decode())
+    machine = SimpleNamespace(run=lambda *_: document.decode(), root="/none")
     rows, findings = diagnose.gpus(machine)  # type: ignore[arg-type]
     assert rows[0]["ecc"]["volatile"] == {}
     return [one.text for one in findings if one.level == "action"]
@@ -113,7 +113,8 @@ def test_each_value_that_a_board_has_is_missed(path: str, text: str | None) -> N
     assert gpu.unknown == {path: (text or "")}
     measurement = next((row.name for row in MEASUREMENTS if path in row.paths), "")
     assert measurement not in gpu.values
-    _, findings = diagnose.gpus(SimpleNamespace(run=lambda *_: xml(**{path: text}).decode()))  # type: ignore[arg-type]
+    machine = SimpleNamespace(run=lambda *_: xml(**{path: text}).decode(), root="/none")
+    _, findings = diagnose.gpus(machine)  # type: ignore[arg-type]
     assert [(one.level, one.kind) for one in findings] == [("action", "unknown")]
     assert findings[0].text == f"unknown: {path}: {text or 'no value'}"
 
