@@ -48,7 +48,7 @@ class Stages:
     def plan(self, recipe: Path, overrides: list[str], out: Path, _session: str) -> str:
         self.calls.append("plan")
         self.received["plan"] = (recipe, overrides, out)
-        out.mkdir(parents=True)
+        out.mkdir(parents=True, exist_ok=True)
         return "the plan"
 
     def build(
