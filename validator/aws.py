@@ -116,6 +116,28 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError("VcpuLimitExceeded", Kind.QUOTA, _QUOTA),
     AwsError("MaxSpotInstanceCountExceeded", Kind.QUOTA, _QUOTA),
     AwsError("ResourceLimitExceeded", Kind.QUOTA, _QUOTA),
+    # As a quota, so that the next way of the place is tried: an account that has never used Spot has no such role.
+    AwsError(
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        Kind.QUOTA,
+        "the account has no service-linked role for Spot, and the caller may not create it: attach iam/caller-spot.json"
+        ", or `aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`",
+    ),
+    AwsError(
+        "NetworkInterfaceLimitExceeded",
+        Kind.QUOTA,
+        "request a higher quota of network interfaces (Service Quotas, Amazon VPC), or delete unused ones",
+    ),
+    AwsError(
+        "PlacementGroupLimitExceeded",
+        Kind.QUOTA,
+        "delete placement groups that nothing uses: the account may have 500 in a region",
+    ),
+    AwsError(
+        "ImageLimitExceeded",
+        Kind.QUOTA,
+        "deregister AMIs (`gpu-ami sweep`, `publish` with keep), or request a higher quota (Service Quotas, EC2)",
+    ),
     AwsError("VolumeLimitExceeded", Kind.QUOTA, _STORAGE),
     AwsError("SnapshotLimitExceeded", Kind.QUOTA, _STORAGE),
     AwsError("MaxIOPSLimitExceeded", Kind.QUOTA, _STORAGE),
@@ -166,6 +188,16 @@ ERRORS: tuple[AwsError, ...] = (
         "the AMI is not in this region, or was deregistered: `gpu-ami build` makes it anew",
     ),
     AwsError("InvalidAMIID.Unavailable", Kind.REQUEST, "the AMI is not available yet, or its creation failed"),
+    AwsError(
+        "InvalidAMIName.Duplicate",
+        Kind.REQUEST,
+        "an AMI of this name exists: build again a minute later (the name has the time), or deregister the other",
+    ),
+    AwsError(
+        "InvalidBlockDeviceMapping",
+        Kind.REQUEST,
+        "the root volume is smaller than the source AMI's snapshot, or names another device: build.root_volume_gib",
+    ),
     AwsError("InvalidSubnetID.NotFound", Kind.REQUEST, "subnet_id of the --where file is not in this region"),
     AwsError(
         "InvalidGroup.NotFound", Kind.REQUEST, "a security group of the --where file is not in this region or VPC"

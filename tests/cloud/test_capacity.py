@@ -69,8 +69,9 @@ def test_the_error_names_type_zone_way_answer_and_time_of_each_attempt() -> None
     assert all(line[:2] == "20" and line.split()[0].endswith("Z") for line in error.details)
 
 
-def test_a_quota_is_asked_once_a_way() -> None:
-    quota = {("spot", "us-east-1a"): "MaxSpotInstanceCountExceeded"}
+@pytest.mark.parametrize("code", ["MaxSpotInstanceCountExceeded", "AuthFailure.ServiceLinkedRoleCreationNotPermitted"])
+def test_a_quota_is_asked_once_a_way(code: str) -> None:
+    quota = {("spot", "us-east-1a"): code}
     made, tried, launch = search(["spot", "on-demand"], quota)
     made.run(launch)
     assert tried == [("spot", "us-east-1a"), ("on-demand", "us-east-1a")]
