@@ -247,9 +247,11 @@ class Builder:
                 time.sleep(seconds)
         return self._start_packer(variables, records)
 
-    def _start_packer(self, variables: Mapping[str, str], records: Path | None, template: str = "") -> packer.Made:
+    def _start_packer(
+        self, variables: Mapping[str, str], records: Path | None, template: str | None = None
+    ) -> packer.Made:
         dry_run = functools.partial(self._require_launch, variables.get("source_ami", ""))
-        return packer.build(
+        packer_run = packer.PackerRun(
             self.root / "packer",
             self.folder,
             self.cloud.place,
@@ -264,6 +266,7 @@ class Builder:
             records=records,
             template=template,
         )
+        return packer.build(packer_run)
 
     def _on_instance(self, instance_id: str) -> None:
         self._instances.append(instance_id)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -182,50 +182,56 @@ def validate(root: Path, folder: Path, place: Place) -> None:
     run([*command, packer.template(root)], timeout=120, env=_quiet() | place.environment(), error=BuildError)
 
 
-def build(
-    root: Path,
-    folder: Path,
-    place: Place,
-    *,
-    run_id: str,
-    expires: str,
-    key_name: str,
-    progress: Progress,
-    poll_seconds: int = _POLL_SECONDS,
-    timeout: float = BUILD_SECONDS,
-    on_builder: Callable[[str], None] | None = None,
-    before_launch: Callable[[Packer], object] | None = None,
-    variables: Mapping[str, str] | None = None,
-    records: Path | None = None,
-    template: str = "",
-) -> Made:
-    """Runs the template in `root` with the plan's files in `folder`; leaves packer-manifest.json and build.log there.
+@dataclass(frozen=True)
+class PackerRun:
+    """One run of the template in `root` with the plan's files in `folder`.
 
     expires: RFC 3339. before_launch: called with the program before it is started; its error is the build's.
-    on_builder: called with the builder's instance id as soon as it is known. variables: override the
-    plan's, such as the source AMI that was looked up. records: folder of manifest and log, if another. template: a
-    folder below `root` in place of that for this Packer; LAUNCHED makes no image, and `Made.ami` is "". On Ctrl-C and
-    on a deadline Packer removes what it created before it ends. BuildError: Packer or Ansible failed. CapacityError,
-    CloudError: AWS refused a call.
+    on_builder: called with the builder's instance id as soon as it is known. variables: override the plan's, such as
+    the source AMI that was looked up. records: folder of manifest and log, if another. template: a folder below `root`
+    in place of that for this Packer; LAUNCHED makes no image, and `Made.ami` is "".
+    """
+
+    root: Path
+    folder: Path
+    place: Place
+    run_id: str
+    expires: str
+    key_name: str
+    progress: Progress
+    poll_seconds: int = _POLL_SECONDS
+    timeout: float = BUILD_SECONDS
+    on_builder: Callable[[str], None] | None = None
+    before_launch: Callable[[Packer], object] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    records: Path | None = None
+    template: str | None = None
+
+
+def build(packer_run: PackerRun) -> Made:
+    """Runs Packer; leaves packer-manifest.json and build.log.
+
+    On Ctrl-C and on a deadline Packer removes what it created before it ends. BuildError: Packer or Ansible failed.
+    CapacityError, CloudError: AWS refused a call.
     """
     packer = Packer.find()
-    if before_launch is not None:
-        before_launch(packer)
-    folder = folder.resolve()
-    records = (records or folder).resolve()
-    _initialise(packer, root)
+    if packer_run.before_launch is not None:
+        packer_run.before_launch(packer)
+    folder, place = packer_run.folder.resolve(), packer_run.place
+    records = (packer_run.records or folder).resolve()
+    _initialise(packer, packer_run.root)
     (records / MANIFEST_FILE).unlink(missing_ok=True)
     values = {
-        "run_id": run_id,
-        "expires": expires,
-        "key_pair_name": key_name,
+        "run_id": packer_run.run_id,
+        "expires": packer_run.expires,
+        "key_pair_name": packer_run.key_name,
         "manifest_file": str(records / MANIFEST_FILE),
         **_ansible(place, folder),
-        **(variables or {}),
+        **packer_run.variables,
     }
     command: list[str | Path] = [packer.program, "build", "-machine-readable", "-color=false"]
     command += [f"-var-file={folder / PACKER_FILE}", *(f"-var={name}={value}" for name, value in values.items())]
-    run_folder = _run_folder(run_id)
+    run_folder = _run_folder(packer_run.run_id)
     # A Packer that was killed has left its builder, key and group: the run's record stays for `sweep`.
     on_kill = functools.partial(runs.leave_behind, run_folder) if run_folder else None
     with (
@@ -233,14 +239,22 @@ def build(
         _short(private) as temporary,
         (records / LOG_FILE).open("w", encoding="utf-8") as log,
     ):
-        reader = Reader(log, progress.note, on_builder, lambda number, task: progress.update(task, step=number))
+        reader = Reader(
+            log,
+            packer_run.progress.note,
+            packer_run.on_builder,
+            lambda number, task: packer_run.progress.update(task, step=number),
+        )
         done = run(
-            [*command, root / template if template else packer.template(root)],
-            timeout=timeout,
+            [
+                *command,
+                packer_run.root / packer_run.template if packer_run.template else packer.template(packer_run.root),
+            ],
+            timeout=packer_run.timeout,
             # The second names the run's folder, by which `sweep` finds what a killed run has left.
             env=_quiet()
             | place.environment()  # the plugin ignores custom_endpoint_ec2 for some calls, not AWS_ENDPOINT_URL
-            | _polling(poll_seconds, timeout)
+            | _polling(packer_run.poll_seconds, packer_run.timeout)
             | {"TMPDIR": temporary, "GPU_AMI_BUILD": f"{private}/"},
             check=False,
             on_line=reader.line,
@@ -254,8 +268,8 @@ def build(
         raise _failure(done.returncode, reader, records / LOG_FILE)
     converged = reader.play.converged
     if converged:
-        progress.note(f"Ansible: {converged.text()}")
-    return dataclasses.replace(read_manifest(records / MANIFEST_FILE, run_id), converged=converged)
+        packer_run.progress.note(f"Ansible: {converged.text()}")
+    return dataclasses.replace(read_manifest(records / MANIFEST_FILE, packer_run.run_id), converged=converged)
 
 
 def _failure(returncode: int, reader: Reader, log: Path) -> GpuAmiError:

@@ -112,9 +112,17 @@ def _see_ami(args: argparse.Namespace, plan: Plan, out: Path, progress: Progress
         stack.enter_context(proof.own_log_groups(session.cloud, session.run, progress))
         for kind in kinds:
             efa = launch.efa_interfaces(plan.document, kind)
-            with launch.launched(
-                session.cloud, ami, kind, key, session.run, tags, efa, roles=plan.document["roles"]
-            ) as instance:
+            one = launch.launch_of(
+                session.cloud,
+                session.run,
+                ami=ami,
+                instance_type=kind,
+                key=key,
+                tags=tags,
+                roles=plan.document["roles"],
+                efa_interfaces=efa,
+            )
+            with launch.launched(session.cloud, one, session.run) as instance:
                 ssh_user = plan.document["os"]["ssh_user"]
                 boot = machine.Boot(session.cloud, session.run, ssh_user, progress, threading.Event())
                 with progress.stage(f"boot {kind}"):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import Cloud, capacity, key_name, login, placement_groups, runs
@@ -131,13 +131,22 @@ class _Launcher:
         instance_type = host.report.instance_type
         efa, roles = launch.efa_interfaces(self.proof.plan, instance_type), self.proof.roles
         tags = _tags(self.proof, self.cloud, self.run)
-        cancelled = self.proof.cancelled
-        joined = self.joining.cluster if self.joining else None
-        asked = launch.launch_of(
-            self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, roles, cancelled, note_attempt, joined
+        machines = launch.launch_of(
+            self.cloud,
+            self.run,
+            ami=self.ami,
+            instance_type=instance_type,
+            key=self.key,
+            tags=tags,
+            roles=roles,
+            cluster=self.joining.cluster if self.joining else None,
+            efa_interfaces=efa,
+            cancelled=self.proof.cancelled,
+            on_attempt=note_attempt,
+            count=self.proof.nodes,
+            placement_group=placement_group,
         )
-        asked = replace(asked, count=self.proof.nodes, placement_group=placement_group)
-        return launch.launched_together(self.cloud, asked, self.run, note_leftover)
+        return launch.launched_together(self.cloud, machines, self.run, note_leftover)
 
     def placement_group(self) -> AbstractContextManager[str]:
         """The name of the placement group of the proof's machines, removed with the block; "" for a single machine."""

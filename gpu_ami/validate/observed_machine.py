@@ -41,8 +41,10 @@ def observe(
     with ExitStack() as stack:
         key = stack.enter_context(login.temporary_key(cloud, run, tags))
         with progress.stage(f"launch {instance_type} of {ami}"):
-            launched = launch.launched(cloud, ami, instance_type, key, run, tags, cancelled=cancelled)
-            instance_id = stack.enter_context(launched)
+            one = launch.launch_of(
+                cloud, run, ami=ami, instance_type=instance_type, key=key, tags=tags, cancelled=cancelled
+            )
+            instance_id = stack.enter_context(launch.launched(cloud, one, run))
         boot = Boot(cloud, run, login_user(image), progress, cancelled)
         with progress.stage(f"boot {instance_type}"):
             machine = boot.follow(instance_id, instance_type)

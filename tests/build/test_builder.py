@@ -27,7 +27,8 @@ def test_the_builder_is_tried_in_each_subnet(
     tried: list[str] = []
     full = {subnets[0]}
 
-    def build(*_: object, variables: dict[str, str], **__: object) -> packer.Made:
+    def build(packer_run: packer.PackerRun) -> packer.Made:
+        variables = packer_run.variables
         tried.append(variables["subnet_id"])
         if tried[-1] in full:
             raise aws_errors.from_code("Packer", "InsufficientInstanceCapacity", "no capacity in this zone")
@@ -76,7 +77,9 @@ def test_the_next_type_builds_and_the_record_says_what_was_tried_and_its_cost(
     monkeypatch.setattr(cloud, "is_open", lambda _reservation: True)
     monkeypatch.setattr(cloud, "zone_of_reservation", lambda _reservation: "")
 
-    def build(*_: object, variables: dict[str, str], on_builder: Callable[[str], None], **__: object) -> packer.Made:
+    def build(packer_run: packer.PackerRun) -> packer.Made:
+        variables, on_builder = packer_run.variables, packer_run.on_builder
+        assert on_builder
         if "instance_type" not in variables:  # the plan's
             raise aws_errors.from_code("Packer", "InsufficientInstanceCapacity", "no capacity in this zone")
         assert variables["instance_type"] == "m6i.2xlarge"
@@ -105,7 +108,9 @@ def test_a_builder_that_is_not_in_its_reservation_is_noted(
     monkeypatch.setattr(cloud, "is_open", lambda _reservation: True)
     monkeypatch.setattr(cloud, "zone_of_reservation", lambda _reservation: "")
 
-    def build(*_: object, on_builder: Callable[[str], None], **__: object) -> packer.Made:
+    def build(packer_run: packer.PackerRun) -> packer.Made:
+        on_builder = packer_run.on_builder
+        assert on_builder
         on_builder(instance)
         return packer.Made(made, "us-east-1", {})
 
@@ -127,7 +132,9 @@ def test_a_throttled_packer_is_started_again_if_it_has_no_builder(
     instance = cloud.ec2.run_instances(ImageId=base, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
     started, noted = list[str](), list[str]()
 
-    def build(*_: object, on_builder: Callable[[str], None], **__: object) -> packer.Made:
+    def build(packer_run: packer.PackerRun) -> packer.Made:
+        on_builder = packer_run.on_builder
+        assert on_builder
         started.append("packer")
         if len(started) > 1:
             return packer.Made(made, "us-east-1", {})
@@ -171,8 +178,8 @@ def test_all_images_of_a_build_share_one_deadline(
 ) -> None:
     given: list[float] = []
 
-    def build(*_: object, timeout: float, **__: object) -> packer.Made:
-        given.append(timeout)
+    def build(packer_run: packer.PackerRun) -> packer.Made:
+        given.append(packer_run.timeout)
         return packer.Made(an_ami(cloud, f"made-{len(given)}"), "us-east-1", {})
 
     monkeypatch.setattr(packer, "build", build)

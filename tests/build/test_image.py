@@ -21,8 +21,8 @@ def packer_that_makes(ami: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, An
     """What Packer was given, once it has run."""
     given: dict[str, Any] = {}
 
-    def build(*_: object, **options: Any) -> packer.Made:
-        given.update(options)
+    def build(packer_run: packer.PackerRun) -> packer.Made:
+        given.update(vars(packer_run))
         return packer.Made(ami, "us-east-1", {})
 
     monkeypatch.setattr(packer, "build", build)

@@ -42,7 +42,8 @@ def provisioned(monkeypatch: pytest.MonkeyPatch, made: Provision | None = None) 
     """What Packer was called with; it ends as `made` says."""
     calls: list[dict[str, Any]] = []
 
-    def build(*_: object, **given: Any) -> packer.Made:
+    def build(packer_run: packer.PackerRun) -> packer.Made:
+        given = vars(packer_run)
         calls.append(given)
         return made(given) if made else packer.Made("", "", {"custom_data": DATA})
 

@@ -16,6 +16,7 @@ from gpu_ami.cloud import Cloud, runs
 from gpu_ami.cloud import amis as images
 from gpu_ami.errors import BuildError
 from gpu_ami.plan import Plan
+from gpu_ami.progress import Progress
 from tests.build.conftest import QUIET, an_ami
 
 ROLES = ["kernel", "nvidia_driver", "cuda", "tuning", "event_parser", "hygiene"]
@@ -27,7 +28,8 @@ class Packers:
     def __init__(self, cloud: Cloud) -> None:
         self.cloud, self.runs, self.fails_at = cloud, list[Mapping[str, str]](), ""
 
-    def build(self, _root: Path, folder: Path, *_: object, variables: Mapping[str, str], **__: object) -> packer.Made:
+    def build(self, packer_run: packer.PackerRun) -> packer.Made:
+        folder, variables = packer_run.folder, packer_run.variables
         self.runs.append(variables)
         if self.fails_at and variables.get("layer") == self.fails_at:
             raise BuildError("Packer failed")
@@ -246,7 +248,8 @@ def stack() -> list[Layer]:
 def test_explain_says_what_is_there_and_what_changed(cloud: Cloud, home: Path, packers: Packers) -> None:
     for layer in stack()[:2]:
         variables = {"layer": layer.name, "layer_digest": layer.digest, "image_expires": "2999-01-01T00:00:00Z"}
-        packers.build(home, home, variables=variables)
+        one = packer.PackerRun(home, home, cloud.place, "r", "", "k", Progress("quiet"), variables=variables)
+        packers.build(one)
     kernel, driver = (row["ImageId"] for row in cloud.ec2.describe_images(Owners=["self"])["Images"])
     backdate(driver, days=8)
     before = [{"name": "kernel", "parts": {"plan: x": "1"}}, {"name": "driver", "parts": {"plan: x": "0"}}]

@@ -107,10 +107,10 @@ def test_a_packer_that_had_to_be_killed_leaves_the_record_of_its_run(
     monkeypatch.setenv("PACKER", str(program(tmp_path, script)))
     monkeypatch.setattr(packer, "_CLEANUP_SECONDS", 0.5)
     with pytest.raises(BuildError, match="did not complete") as caught, runs.begin(home, "local") as run:
-        packer.build(
+        packer.build(packer.PackerRun(
             TEMPLATE, tmp_path, Place("p", "us-east-1"), run_id=run.id, expires=run.expires, key_name="k",
             progress=Progress("quiet"), timeout=0.5,
-        )  # fmt: skip
+        ))  # fmt: skip
     assert "gpu-ami sweep" in str(caught.value)
     assert [record.id for record in runs.records(home)] == [run.id]
 

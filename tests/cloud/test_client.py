@@ -15,7 +15,7 @@ from gpu_ami.cloud.client import Cloud, Launch, tags_of
 from gpu_ami.cloud.login import temporary_key
 from gpu_ami.cloud.place import Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
-from gpu_ami.validate.machines.launch import launched, user_data
+from gpu_ami.validate.machines.launch import launch_of, launched, user_data
 from tests.cloud.conftest import PUBLIC_KEY, an_ami, launch, sent_launches
 
 
@@ -41,7 +41,11 @@ def test_launched_is_terminated_even_on_error(cloud: Cloud, run: runs.Run) -> No
     with (
         pytest.raises(RuntimeError),
         temporary_key(cloud, run, run.tags()) as key,
-        launched(cloud, an_ami(cloud), "g5.12xlarge", key, run, run.tags()) as instance_id,
+        launched(
+            cloud,
+            launch_of(cloud, run, ami=an_ami(cloud), instance_type="g5.12xlarge", key=key, tags=run.tags()),
+            run,
+        ) as instance_id,
     ):
         assert run.key_file.stat().st_mode & 0o777 == 0o600
         assert tags_of(cloud.ec2.describe_key_pairs(KeyNames=[key])["KeyPairs"][0])[runs.TAG_RUN] == run.id

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import cli, pipeline
-from gpu_ami.cloud import login
+from gpu_ami.cloud import Place, login
 from gpu_ami.commands import options
 from gpu_ami.errors import MachineError, UsageError
 from gpu_ami.validate import golden
@@ -87,6 +87,8 @@ def test_an_ami_is_booted_recorded_and_ended(
         told.append(f"{name} ended")
 
     class FakeRun:
+        id = "r-1"
+
         def tags(self, **_: str) -> dict[str, str]:
             return {}
 
@@ -101,11 +103,11 @@ def test_an_ami_is_booted_recorded_and_ended(
         def target(self, booted: Any) -> ssh.Target:
             return ssh.parse_url(booted.url)
 
-    place = argparse.Namespace(name="local", region="us-east-1", log_groups="production")
+    place = Place("local", "us-east-1", log_groups="production")
     session = argparse.Namespace(cloud=argparse.Namespace(place=place), run=FakeRun(), place=place)
     monkeypatch.setattr(pipeline, "open_session", lambda *_: block("place", session))
     monkeypatch.setattr(login, "temporary_key", lambda *_: block("key", "key"))
-    monkeypatch.setattr(launch, "launched", lambda cloud, ami, *_, **__: block(ami, "i-1"))
+    monkeypatch.setattr(launch, "launched", lambda _cloud, one, _run: block(one.ami, "i-1"))
     monkeypatch.setattr(machine, "Boot", FakeBoot)
     assert run(str(tmp_path), "--ami", "ami-1", "--golden", str(tmp_path / "golden")) == 1
     assert told == ["place", "key", "ami-1", "boot i-1 g5.12xlarge", "ami-1 ended", "key ended", "place ended"]

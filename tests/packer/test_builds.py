@@ -178,18 +178,20 @@ def build_in(
         patch.setenv("GPU_AMI_HOME", str(folder))
         patch.setattr(packer, "ansible_playbook", lambda: str(ansible))
         made = packer.build(
-            TEMPLATE,
-            folder,
-            region.place,
-            run_id=run_id,
-            expires="2030-01-31T12:00:00Z",
-            key_name=f"gpu-ami-{run_id}-builder",
-            progress=Progress(stream=notes),
-            poll_seconds=1,
-            timeout=120,
-            on_builder=builder,
-            variables=variables,
-            template=template,
+            packer.PackerRun(
+                TEMPLATE,
+                folder,
+                region.place,
+                run_id=run_id,
+                expires="2030-01-31T12:00:00Z",
+                key_name=f"gpu-ami-{run_id}-builder",
+                progress=Progress(stream=notes),
+                poll_seconds=1,
+                timeout=120,
+                on_builder=builder,
+                variables=variables,
+                template=template or None,
+            )
         )
     return Built(made, region, folder, notes.getvalue())
 
@@ -344,7 +346,11 @@ def test_spot_builder_is_tagged_by_the_call_that_makes_it(region: Region, tmp_pa
     run_options: dict[str, Any] = {"run_id": "r-3", "expires": "2030-01-31T12:00:00Z", "key_name": "k-3", "timeout": 90}
     with pytest.raises(BuildError):
         source = {"spot_price": "auto"}
-        packer.build(TEMPLATE, tmp_path, region.place, progress=Progress("quiet"), variables=source, **run_options)
+        packer.build(
+            packer.PackerRun(
+                TEMPLATE, tmp_path, region.place, progress=Progress("quiet"), variables=source, **run_options
+            )
+        )
     template = region.call("CreateLaunchTemplate")
     assert template["LaunchTemplateData.InstanceMarketOptions.MarketType"] == "spot"
     assert template["LaunchTemplateData.MetadataOptions.HttpTokens"] == "required"
@@ -359,7 +365,16 @@ def test_failing_build_says_why(region: Region, tmp_path: Path, plan: Plan) -> N
     make_plan(RECIPE, place).write(tmp_path, place)
     with pytest.raises(CloudError) as caught:
         packer.build(
-            TEMPLATE, tmp_path, place, run_id="r-2", expires="", key_name="k-2", progress=Progress("quiet"), timeout=60
+            packer.PackerRun(
+                TEMPLATE,
+                tmp_path,
+                place,
+                run_id="r-2",
+                expires="",
+                key_name="k-2",
+                progress=Progress("quiet"),
+                timeout=60,
+            )
         )
     assert "InvalidAMIID" in caught.value.message
     assert any(detail.endswith("build.log") for detail in caught.value.details)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpu_ami.cloud import RUN_ATTRIBUTE, Cloud, Cluster, Launch, capacity, key_name, log_groups, login, runs
+from gpu_ami.cloud import RUN_ATTRIBUTE, Cloud, Cluster, Launch, key_name, log_groups, login, runs
 from gpu_ami.validate.machines.deadlines import deadlines
 from validator.probes.cluster import joined
 
@@ -142,57 +141,43 @@ def _multi_part(*parts: tuple[str, str]) -> str:
 
 
 @contextmanager
-def launched(
-    cloud: Cloud,
-    ami: str,
-    instance_type: str,
-    key: str,
-    run: Run,
-    tags: Mapping[str, str],
-    efa_interfaces: int = 0,
-    on_leftover: login.Leftover | None = None,
-    roles: Sequence[str] = (),
-    cancelled: threading.Event | None = None,
-    on_attempt: Callable[[capacity.Attempt], object] = lambda _: None,
-    cluster: Cluster | None = None,
-) -> Iterator[str]:
-    """Id of an instance that runs, and is terminated when the block ends. on_leftover: gets the error if that fails.
-
-    roles: the plan's; node families get user data of their own. cancelled: ends the wait for capacity. on_attempt: gets
-    each attempt to launch it; one whose capacity EC2 withdraws before it runs is followed by the next. cluster: the one
-    that it joins.
-    """
-    asked = launch_of(cloud, ami, instance_type, key, run, tags, efa_interfaces, roles, cancelled, on_attempt, cluster)
-    with launched_together(cloud, asked, run, on_leftover) as instance_ids:
+def launched(cloud: Cloud, launch: Launch, run: Run, on_leftover: login.Leftover | None = None) -> Iterator[str]:
+    """Id of an instance that runs, and is terminated when the block ends. on_leftover: gets the error if that fails."""
+    with launched_together(cloud, launch, run, on_leftover) as instance_ids:
         yield instance_ids[0]
 
 
 def launch_of(
     cloud: Cloud,
+    run: Run,
+    *,
     ami: str,
     instance_type: str,
     key: str,
-    run: Run,
     tags: Mapping[str, str],
-    efa_interfaces: int = 0,
     roles: Sequence[str] = (),
-    cancelled: threading.Event | None = None,
-    on_attempt: Callable[[capacity.Attempt], object] = lambda _: None,
     cluster: Cluster | None = None,
+    **options: Any,
 ) -> Launch:
-    """What `launched` asks for: one machine, with the user data of its node family."""
+    """One machine of a proof, with the user data of its node family. options: further fields of Launch.
+
+    roles: the plan's; node families get user data of their own. cluster: the one that it joins.
+    """
     minutes = int(runs.LIFETIME.total_seconds() // 60)
     text = user_data(minutes, key_name(run.id), roles, log_groups.suffix(cloud.place, run), cluster=cluster)
     pending = deadlines(instance_type, cloud.place).boot_seconds
-    return Launch(ami, instance_type, key, tags, text, efa_interfaces, cancelled, pending, on_attempt)
+    return Launch(ami, instance_type, key, tags, text, pending_seconds=pending, **options)
 
 
 @contextmanager
 def launched_together(
-    cloud: Cloud, asked: Launch, run: Run, on_leftover: login.Leftover | None = None
+    cloud: Cloud, launch: Launch, run: Run, on_leftover: login.Leftover | None = None
 ) -> Iterator[list[str]]:
-    """Ids of `asked.count` instances of one call, all of which are terminated when the block ends."""
-    instance_ids = cloud.launch_all(asked)
+    """Ids of `launch.count` instances of one call, all of which are terminated when the block ends.
+
+    One whose capacity EC2 withdraws before it runs is followed by the next.
+    """
+    instance_ids = cloud.launch_all(launch)
     try:
         yield instance_ids
     finally:

@@ -87,9 +87,15 @@ def a_run(folder: Path) -> Any:
     return SimpleNamespace(id="run-1", folder=folder, key_file=folder / "id_ed25519")
 
 
+def launched(ec2: Any, folder: Path, on_leftover: Any = None) -> Any:
+    run = a_run(folder)
+    one = launch.launch_of(ec2, run, ami="ami-1", instance_type="g5.xlarge", key="key", tags={})
+    return launch.launched(ec2, one, run, on_leftover)
+
+
 def test_machine_is_terminated_with_the_block_and_after_an_error(tmp_path: Path) -> None:
     ec2: Any = Ec2()
-    with pytest.raises(ZeroDivisionError), launch.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}):
+    with pytest.raises(ZeroDivisionError), launched(ec2, tmp_path):
         raise ZeroDivisionError
     assert ec2.calls == ["launch_all", "terminate"]
     assert ec2.launches[0].user_data.startswith("#cloud-boothook")
@@ -97,10 +103,10 @@ def test_machine_is_terminated_with_the_block_and_after_an_error(tmp_path: Path)
 
 def test_machine_that_cannot_be_terminated_is_reported_and_kept_for_sweep(tmp_path: Path) -> None:
     ec2: Any = Ec2(terminate=CloudError("terminating i-1: RequestLimitExceeded"))
-    with pytest.raises(CloudError), launch.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}):
+    with pytest.raises(CloudError), launched(ec2, tmp_path):
         pass
     seen = list[GpuAmiError]()
-    with launch.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}, on_leftover=seen.append):
+    with launched(ec2, tmp_path, seen.append):
         pass
     assert [error.message for error in seen] == ["terminating i-1: RequestLimitExceeded"]
     assert (tmp_path / "left-behind").exists()
