@@ -164,14 +164,17 @@ def _build_within(
 
 def _check_sources(plan: Plan, session: Session, wanted: bool) -> dict[str, Any]:
     """What the build record keeps of the sources: date and digests of the indexes, or that they were not asked."""
-    if not wanted:
-        return {"skipped": True}
     from gpu_ami import sources
+
+    if not wanted:
+        sources.require_verified(plan.document, None)
+        return {"skipped": True}
 
     with session.progress.stage(f"sources of {plan.image}"):
         resolve_ami = functools.partial(resolve_source_ami, session.cloud, plan.document)
         survey = sources.survey(plan.document, sources.Client(sources.Cache()), resolve_ami=resolve_ami)
         sources.require(survey)
+        sources.require_verified(plan.document, survey)
     return {"date": survey.date, "indexes": {index.url: index.digest for index in survey.indexes}}
 
 

@@ -406,6 +406,7 @@ class ResolvedPlan(TypedDict):
     telemetry: Telemetry
     sources: list[Citation]
     notes: list[str]
+    unverified: NotRequired[dict[str, str]]
 
 
 class ObservedImage(TypedDict):

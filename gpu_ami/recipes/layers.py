@@ -18,7 +18,16 @@ from typing import Any
 
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.recipes.components import Registry, build_order, components
-from gpu_ami.recipes.facts import ARCHITECTURES, VARIABLES, Facts, judged, load_facts, read_yaml
+from gpu_ami.recipes.facts import (
+    ARCHITECTURES,
+    UNVERIFIED_NAMES,
+    VARIABLES,
+    Facts,
+    judged,
+    load_facts,
+    read_yaml,
+    with_unknown,
+)
 from gpu_ami.recipes.rules import NO_KEYS, ResolveContext
 from gpu_ami.recipes.site import components_of, in_order, site_folder, site_roles
 from gpu_ami.recipes.solver import Solution, with_kernel
@@ -49,7 +58,7 @@ def recipe_keys(facts: Facts, registry: Registry, nodes: tuple[str, ...]) -> Key
             "instance_types": ListOf(instance_type),
             "roles": ListOf(Choice((*sorted(build_order()), *of_site))),
             "ansible": Keys({"core": Choice(tuple(facts.ansible["releases"]))}, needed=("core",)),
-            "accept": ListOf(Choice(tuple(facts.incompatibilities["rows"]))),
+            "accept": ListOf(Choice((*facts.incompatibilities["rows"], *UNVERIFIED_NAMES))),
             "source_ami": _source_ami(),
             "build": Keys(
                 {"instance_type": _builder(facts), "root_volume_gib": Integer(4, 16384, "GiB")},
@@ -358,6 +367,7 @@ class ExplainedValue:
 
 def explain(recipe: Recipe, facts: Facts) -> list[ExplainedValue]:
     """Every value in the order of the layers' keys, then what the base AMI brings along, then the conflicts."""
+    facts, _ = with_unknown(facts, recipe.values)
     context = ResolveContext(recipe.values, facts, components_of(recipe.site))
     context, solution = with_kernel(context)
     values = [_explained(recipe, facts, solution, key, value) for key, value in _leaves(recipe.values, "")]

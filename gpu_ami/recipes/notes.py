@@ -34,6 +34,10 @@ def _ended(context: ResolveContext, versions: Mapping[str, str], sources: Source
         sources.note(
             f"{context.os_name} reached its end of life on {system['end_of_life']}: {system.get('cost', 'no updates')}"
         )
+    ended = context.node_release.get("ended")
+    if ended and str(ended) <= context.facts.read_on:
+        release = f"{context.node_name} {context.node_version}"
+        sources.note(f"{release}: extended support ended on {ended} ({context.node_release['source']})")
     driver = versions.get("nvidia_driver")
     if driver:
         row = context.facts.driver_releases[driver]

@@ -33,7 +33,10 @@ _DESCRIPTIONS = {
     "instance_types": "the instance types that the image is for; it is proven on each",
     "roles": "roles in the order of installation; a role runs if the plan has its section",
     "ansible.core": "release of ansible-core; it determines the Python versions that the image can have",
-    "accept": "known incompatibilities (`variables/facts/incompatibilities.yml`) to accept; the plan notes each",
+    "accept": (
+        "known incompatibilities (`variables/facts/incompatibilities.yml`) to accept, and `unverified-COMPONENT`: a "
+        "version that neither facts nor sources tell of; the plan notes each"
+    ),
     "source_ami.id": "the AMI to start from",
     "source_ami.owner": "owner of the AMI to start from: account id or alias; the newest that matches `name` is taken",
     "source_ami.name": "name of the AMI to start from, `*` for any characters",

@@ -7,7 +7,7 @@ from typing import cast
 
 from gpu_ami.recipes.agent import agent_config, gpu_config, publishers
 from gpu_ami.recipes.components import components
-from gpu_ami.recipes.facts import Facts, Row, Sources, judged, measured
+from gpu_ami.recipes.facts import UNVERIFIED, Facts, Row, Sources, judged, measured, with_unknown
 from gpu_ami.recipes.layers import Recipe, raise_mistakes
 from gpu_ami.recipes.notes import remark
 from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, python_for
@@ -38,11 +38,14 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
 
 
 def _resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
+    facts, unknown = with_unknown(facts, recipe.values)
     context = ResolveContext(recipe.values, facts, components_of(recipe.site))
     context, solution = with_kernel(context)
     if solution.conflicts:
         raise_mistakes(recipe.file, [_line(recipe, conflict) for conflict in solution.conflicts])
     sources = Sources()
+    for one in unknown:
+        sources.note(one.note)
     values, system = recipe.values, context.os
     sources.add(f"operating system {context.os_name}", system)
     sources.add(f"node family {context.node_name}", context.node)
@@ -65,6 +68,8 @@ def _resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     sources.add(f"metric set {telemetry['profile']}", facts.telemetry[telemetry["profile"]])
     remark(context, solution.versions, sources)
     site = {"site": {"digest": digest(recipe.site)}} if recipe.site and any(files(recipe.site)) else {}
+    accepted = values.get("accept", ())
+    unverified = {one.component: one.version for one in unknown if f"{UNVERIFIED}{one.component}" not in accepted}
     document = {
         "schema": "gpu-ami/plan/1",
         "image": recipe.name,
@@ -85,6 +90,7 @@ def _resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
         "telemetry": telemetry,
         "sources": sources.rows,
         "notes": sources.notes,
+        **({"unverified": unverified} if unverified else {}),
         **of_site,
         **site,
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from gpu_ami.recipes.components import chosen as chosen_components
 from gpu_ami.recipes.facts import (
     NEWEST,
+    NO_ROW,
     Row,
     Sources,
     around,
@@ -80,7 +81,7 @@ def solve(context: ResolveContext) -> Solution:
             solution.conflicts.append(_unknown(context, name, constraints[name]))
     solution.versions = _search(context, candidates) or {name: versions[0] for name, versions in candidates.items()}
     for rule in image_rules(context):
-        solution.conflicts += rule(context, solution.versions)
+        solution.conflicts += _established(rule(context, solution.versions))
     judged = [conflict for conflict in _judge(context, solution.versions) if conflict not in solution.conflicts]
     solution.conflicts += [_with_nearest(context, solution.versions, conflict) for conflict in judged]
     return solution
@@ -115,7 +116,12 @@ def _judge(context: ResolveContext, chosen: Assignment, *, only: str | None = No
     """Conflicts of the versions chosen so far; of one component alone with `only`."""
     for names, rule in context.rules:
         if (only is None or only in names) and all(name in chosen for name in names):
-            yield from rule(context, chosen)
+            yield from _established(rule(context, chosen))
+
+
+def _established(conflicts: Iterator[Conflict]) -> Iterator[Conflict]:
+    """Without those that rest on the row of a neighbour: of the version itself nothing is known."""
+    return (conflict for conflict in conflicts if conflict.source != NO_ROW)
 
 
 def _search(context: ResolveContext, candidates: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
@@ -147,13 +153,13 @@ def _search(context: ResolveContext, candidates: Mapping[str, Sequence[str]]) ->
 def _judge_alone(context: ResolveContext, name: str, version: str) -> Iterator[Conflict]:
     for names, rule in context.rules:
         if names == (name,):
-            yield from rule(context, {name: version})
+            yield from _established(rule(context, {name: version}))
 
 
 def _judge_new(context: ResolveContext, chosen: Assignment, name: str) -> Iterator[Conflict]:
     for names, rule in context.rules:
         if len(names) > 1 and name in names and all(each in chosen for each in names):
-            yield from rule(context, chosen)
+            yield from _established(rule(context, chosen))
 
 
 def _with_nearest(context: ResolveContext, chosen: Assignment, conflict: Conflict) -> Conflict:

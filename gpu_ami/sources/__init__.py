@@ -11,7 +11,7 @@ releases         releases that no package index names, git tags; rows added to t
 from gpu_ami.sources.http import Cache, Client, Limits, SourceError, mirrored
 from gpu_ami.sources.refresh import Proposal, Refreshed, refresh
 from gpu_ami.sources.repositories import Index, Package, Repository, index_files, read_repository
-from gpu_ami.sources.survey import ResolveAmi, Survey, SurveyDocument, as_table, require, survey
+from gpu_ami.sources.survey import ResolveAmi, Survey, SurveyDocument, as_table, require, require_verified, survey
 
 __all__ = [
     "Cache",
@@ -32,5 +32,6 @@ __all__ = [
     "read_repository",
     "refresh",
     "require",
+    "require_verified",
     "survey",
 ]

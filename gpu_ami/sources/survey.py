@@ -159,6 +159,23 @@ def require(survey: Survey) -> None:
         raise CloudError(f"{survey.image}: a source cannot be reached", details=lines, hint=hint)
 
 
+def require_verified(document: ResolvedPlan, survey: Survey | None) -> None:
+    """UsageError: the plan has a version that the facts do not know, and that no source was found to have.
+
+    survey: None where no source was asked. A recipe can accept such a version by name, and then it is not in the plan.
+    """
+    found = {one.component for one in survey.findings if one.state == "there"} if survey else set()
+    lacking = {name: version for name, version in document.get("unverified", {}).items() if name not in found}
+    if lacking:
+        names = ", ".join(f"unverified-{name}" for name in lacking)
+        raise UsageError(
+            f"{document['image']}: versions that neither the facts nor a source tell of: "
+            + ", ".join(f"{name} {version}" for name, version in lacking.items()),
+            details=["no source was asked" if survey is None else "no source was found to have them"],
+            hint=f"add a row with its source (gpu-ami facts --add), or name it in the recipe: accept: [{names}]",
+        )
+
+
 def _unasked(item: Unasked) -> Finding:
     return Finding(item.component, item.item, "", "unasked", details=(item.reason,))
 

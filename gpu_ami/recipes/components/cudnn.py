@@ -37,13 +37,15 @@ def _section(context: ResolveContext, versions: Assignment, sources: Sources) ->
         joint = "." if context.os["family"] == "redhat" else "+"
         packages = {nvidia.library(context, "cudnn8", cuda): f"{full}-1{joint}cuda{nvidia.packaged_cuda(row, cuda)}"}
     else:
-        packages = {nvidia.library(context, "cudnn9", cuda): f"{full}-1"}
-    return {
+        packages = {nvidia.library(context, "cudnn9", cuda): full if full.endswith("*") else f"{full}-1"}
+    section: Cudnn = {
         "version": versions["cudnn"],
-        "full": row["full"],
         "packages": packages,
         "repository": nvidia.nvidia_repository(context, sources),
     }
+    if not full.endswith("*"):  # else its build number is not known
+        section["full"] = row["full"]
+    return section
 
 
 def _understood(text: str) -> Understood:

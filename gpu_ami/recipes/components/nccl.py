@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
-from gpu_ami.recipes.facts import Sources
+from gpu_ami.recipes.facts import Sources, branch
 from gpu_ami.recipes.rules import (
     Assignment,
     Component,
@@ -27,7 +27,9 @@ def _section(context: ResolveContext, versions: Assignment, sources: Sources) ->
     cuda = versions.get("cuda", row["cuda"][-1])
     suffix = nvidia.packaged_cuda(row, cuda)
     package_version = f"{versions['nccl']}-1+cuda{suffix}"
-    if suffix not in row.get("packaged", []):
+    if "unknown" in row:
+        package_version = f"{versions['nccl']}-1+cuda{branch(cuda)}*"
+    elif suffix not in row.get("packaged", []):
         sources.note(f"not established: that NCCL {versions['nccl']} is packaged as {package_version}")
     return {
         "version": versions["nccl"],

@@ -1,9 +1,13 @@
 """Facts: the tables of variables/facts, each row with its source, and how their versions compare.
 
 tables               the tables, read and checked once; the rows a plan relies on; a site's own rows; architectures
+provisional          rows for versions that a recipe names and the facts do not know
 fact_queries         answers to questions about the facts
 """
 
+from gpu_ami.recipes.facts.provisional import ACCEPTED as UNVERIFIED
+from gpu_ami.recipes.facts.provisional import NAMES as UNVERIFIED_NAMES
+from gpu_ami.recipes.facts.provisional import NO_ROW, with_unknown
 from gpu_ami.recipes.facts.tables import (
     ARCHITECTURES,
     NEWEST,
@@ -31,6 +35,9 @@ from gpu_ami.recipes.facts.tables import (
 __all__ = [
     "ARCHITECTURES",
     "NEWEST",
+    "NO_ROW",
+    "UNVERIFIED",
+    "UNVERIFIED_NAMES",
     "VARIABLES",
     "Facts",
     "Row",
@@ -50,4 +57,5 @@ __all__ = [
     "parts",
     "read_yaml",
     "released",
+    "with_unknown",
 ]

@@ -296,6 +296,8 @@ def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapp
 
     What a release contains and needs is taken from its nearest neighbour unless `values` say it: the row is unverified.
     """
+    if component in ("kernel", "eks"):
+        return _add_to_system(facts, component, version, site, values, today)
     table, known = _TABLES.get(component, component), _known(facts, component)
     if version in known:
         raise UsageError(f"{component} {version} is in the tables: {facts.releases(component)[version].get('source')}")
@@ -309,7 +311,7 @@ def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapp
     path = site / "facts" / f"{table}.yml"
     document = read_yaml(path) if path.is_file() else {}
     if component == "nvidia_driver":
-        row: Any = _driver(facts, document or {}, version)
+        row: Any = _driver(facts, document or {}, version, values, today)
     else:
         near = facts.releases(component)[nearest_first(version, known)[0]]
         row = {"releases": {version: _row(near, values, today)}}
@@ -334,15 +336,57 @@ def _row(near: Row, values: Mapping[str, Any], today: str) -> dict[str, Any]:
     return {**base, **values, "date": today, "unverified": True}
 
 
-def _driver(facts: Facts, document: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """A branch lists its releases: the site's list takes the place of ours, so it holds both."""
+_OF_A_BRANCH = ("kind", "end_of_support", "highest_cuda")
+
+
+def _driver(
+    facts: Facts, document: Mapping[str, Any], version: str, values: Mapping[str, Any], today: str
+) -> dict[str, Any]:
+    """A branch lists its releases: the site's list takes the place of ours, so it has both. A new branch is a row."""
     name = branch(version)
     rows = facts.nvidia_drivers["branches"]
     if name not in rows:
-        raise UsageError(f"driver {version}: no row of the branch R{name}", hint=f"branches: {', '.join(rows)}")
+        if missing := [key for key in _OF_A_BRANCH if key not in values]:
+            raise UsageError(
+                f"driver {version}: R{name} is a new branch; expected also {', '.join(missing)}",
+                hint=f"--set {missing[0]}=…; branches with a row: {', '.join(rows)}",
+            )
+        newest = rows[max(rows, key=int)]
+        of_branch = {key: str(values[key]) for key in _OF_A_BRANCH}
+        row = {"flavours": list(newest["flavours"]), **values, **of_branch, "releases": [version]}
+        return {"branches": {name: {**row, "date": today, "unverified": True}}}
     own = document.get("branches", {}).get(name, {}).get("releases", rows[name]["releases"])
     releases = sorted({*map(str, own), version}, key=parts)
     return {"branches": {name: {"releases": releases}}}
+
+
+def _add_to_system(
+    facts: Facts, component: str, version: str, site: Path, values: Mapping[str, Any], today: str
+) -> Path:
+    """A kernel series of an operating system (`os=`), or a version of EKS with the kernel of its AMI (`kernel=`)."""
+    needed = ("source", "os") if component == "kernel" else ("source", "kernel")
+    if missing := [key for key in needed if not values.get(key)]:
+        hint = f"--set {missing[0]}=…"
+        raise UsageError(f"{component} {version}: expected also {', '.join(missing)}", hint=hint)
+    if component == "eks":
+        table = "node_families"
+        row: Any = {"kernel": str(values["kernel"]), "source": values["source"], "date": today, "unverified": True}
+        document: dict[str, Any] = {"eks": {"versions": {version: row}}}
+    else:
+        table, name = "operating_systems", str(values["os"])
+        if name not in facts.operating_systems:
+            known = facts.operating_systems
+            raise UsageError(
+                f"os {name}: not in the facts{did_you_mean(name, known)}", hint=f"one of {', '.join(known)}"
+            )
+        kernels = [*map(str, facts.operating_systems[name]["kernels"])]
+        document = {name: {"kernels": [*kernels, *([] if version in kernels else [version])]}}
+        document[name] |= {"source": values["source"], "date": today}
+    path = site / "facts" / f"{table}.yml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    there = read_yaml(path) if path.is_file() else {}
+    write_text(path, _as_yaml(_merged(there or {}, document)))
+    return path
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

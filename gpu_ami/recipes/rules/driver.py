@@ -28,7 +28,8 @@ def driver_runs_cuda(context: ResolveContext, chosen: Assignment) -> Iterator[Co
             return
         able = ", ".join(f"R{name}" for name in major["forward_from"]) or "no branch"
         text = f"{text}, and cuda-compat of CUDA {branch(cuda)} runs on {able}"
-    yield Conflict("cuda.version", text, row["source"], ("nvidia_driver", "cuda"))
+    source = major["source"] if "unknown" in row else row["source"]  # the floor is of the major version
+    yield Conflict("cuda.version", text, source, ("nvidia_driver", "cuda"))
 
 
 def oldest_driver(minimum: str, floor: str) -> str:

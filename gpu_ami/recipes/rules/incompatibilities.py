@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_ami.recipes.facts import Row, at_least, measured, parts
+from gpu_ami.recipes.facts import UNVERIFIED_NAMES, Row, at_least, measured, parts
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 
 
@@ -31,6 +31,9 @@ def refusal(context: ResolveContext, name: str, what: str, nearest: str = "") ->
 def notes(context: ResolveContext, chosen: Assignment) -> Iterator[str]:
     """What the recipe accepts and the plan has, and names in `accept` that nothing of the plan needs."""
     for name in context.values.get("accept", ()):
+        if name in UNVERIFIED_NAMES:
+            yield f"accepted: {name}: it is built although no row of the facts and no source tells of it"
+            continue
         row = context.facts.incompatibilities["rows"][name]
         if not row["versions"] or _applies(context, row, chosen):
             yield f"accepted: {name}: {row['why']} ({row['source']})"

@@ -72,6 +72,9 @@ def node_has_version(context: ResolveContext, _chosen: Assignment) -> Iterator[C
         if context.node_version is not None:
             text = f"node {context.node_name} takes no node_version, got {context.node_version}"
             yield Conflict("node_version", text, context.node["source"], nearest="leave out node_version")
+    elif row := context.node.get("ended_versions", {}).get(context.node_version):
+        text = f"{context.node['orchestrator']} {context.node_version}: {row['why']}"
+        yield Conflict("node_version", text, row["source"], nearest=f"node_version {next(iter(known))}")
     elif context.node_version not in known:
         label = context.node["orchestrator"]
         problem = (

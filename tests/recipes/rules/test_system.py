@@ -27,7 +27,7 @@ NEURON = "neuron: {version: 2.26.1}\ntelemetry: {profile: neuron}"
         (rules.node_has_version, context("node_version: '1.33'"), context(), "node_version",
          "node ec2 takes no node_version, got 1.33"),
         (rules.node_has_version, context("node_version: '1.20'", node="eks"),
-         context("node_version: '1.33'", node="eks"), "node_version", "1.20 is unknown; node eks supports 1.30, "),
+         context("node_version: '1.33'", node="eks"), "node_version", "1.20 is unknown; node eks supports 1.31, "),
         (rules.kernel_is_there, context("kernel: {version: '5.10'}"), context("kernel: {version: '6.12'}"),
          "kernel.version", "al2023 has no kernel 5.10: it has 6.1, 6.12, 6.18"),
         (rules.kernel_is_there, context("kernel: {version: '6.12'}", node="ecs"),

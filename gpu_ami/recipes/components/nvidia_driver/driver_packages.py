@@ -38,7 +38,7 @@ def with_dist(context: ResolveContext, text: str) -> str:
 def library(context: ResolveContext, key: str, cuda: str) -> str:
     """The name of a library's package for a CUDA toolkit."""
     names = context.facts.driver_packages["libraries"][package_style(context)]
-    return str(names[key].format(cuda=branch(cuda), cuda_dashed=cuda.replace(".", "-")))
+    return str(names[key].format(cuda=branch(cuda), cuda_dashed="-".join(cuda.split(".")[:2])))
 
 
 def packaged_cuda(row: Row, cuda: str) -> str:

@@ -1,0 +1,218 @@
+"""Versions that a recipe names exactly and the facts do not know: rows for one plan, taken from their neighbours.
+
+A version is planned if it is well-formed and plausible. Well-formed: as many numbers as the known versions of its table
+have, each of at most as many digits and one more. Plausible: a list of releases has it (released.yml); or it is newer
+than every known version, by at most one major and 20 minors (a driver: by at most 60 branches); or it is a driver newer
+than the known releases of a branch that is still supported; or, of a component without a list of releases, it is of a
+known minor version. Every other version is refused with the nearest known one, as a typing error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_ami.recipes.facts.tables import (
+    Facts,
+    Row,
+    at_least,
+    branch,
+    matching,
+    nearest_first,
+    parts,
+    released,
+)
+
+ACCEPTED = "unverified-"
+NO_ROW = "no row of the facts; what it needs is taken from its nearest neighbour"
+
+# Component → what the neighbour's row stands in for, and so which rules judge nothing but a guess.
+SKIPPED = {
+    "nvidia_driver": "end of support, highest CUDA, GPU limits of this release",
+    "cuda": "the driver that it is made for (runs natively or by compatibility), cuda-compat",
+    "cudnn": "the CUDA majors that it is built for, last release of a GPU architecture",
+    "nccl": "the CUDA majors that it is built for, its packaged CUDA",
+    "dcgm": "the CUDA majors that it is built for, epoch and revision of its packages",
+    "container_toolkit": "CDI",
+    "efa": "its driver, libfabric, rdma-core and plugin: none of them is compared",
+    "kernel": "which modules build on it, the names of its packages",
+    "node_version": "the kernel that its base AMI boots, what the base AMI brings",
+}
+# Of one release alone: a neighbour's would be wrong.
+_OF_ONE_RELEASE = (
+    "packaged", "compat", "reported", "regression", "minimum_ofi_nccl", "kernel_module", "libfabric", "rdma_core",
+    "ofi_nccl", "package",
+)  # fmt: skip
+NAMES = tuple(f"{ACCEPTED}{name}" for name in SKIPPED)
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A version without a row: component, version, and the known version whose row was taken."""
+
+    component: str
+    version: str
+    neighbour: str
+
+    @property
+    def note(self) -> str:
+        """What the plan says first."""
+        return (
+            f"unverified: {self.component} {self.version} has no row in the facts, and is planned with what is known "
+            f"of {self.neighbour}. Rules skipped: {SKIPPED[self.component]}. `gpu-ami sources` looks it up; `build` "
+            f"needs it found there, or `accept: [{ACCEPTED}{self.component}]`"
+        )
+
+
+def with_unknown(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[Unknown]]:
+    """The facts with a row for each version of a recipe that is plausible and has none; and these versions."""
+    unknown: list[Unknown] = []
+    for component in ("nvidia_driver", "cuda", "cudnn", "nccl", "dcgm", "container_toolkit", "efa"):
+        version, known = _asked(values, component), _known(facts, component)
+        if version and not matching(version, known) and is_plausible(facts, component, version):
+            unknown.append(Unknown(component, version, nearest_first(version, known)[0]))
+            facts = _with_row(facts, unknown[-1])
+    facts, of_kernel = _with_kernel(facts, values)
+    facts, of_node = _with_node_version(facts, values)
+    unknown += [*of_kernel, *of_node]
+    return facts, unknown
+
+
+def _asked(values: Mapping[str, Any], component: str) -> str:
+    """The version that a recipe names; "" for none, for `newest`, and for a driver of another source than NVIDIA's."""
+    section = values.get(component)
+    if not isinstance(section, Mapping) or section.get("source", "vendor") != "vendor":
+        return ""
+    version = str(section.get("version", ""))
+    return version if version[:1].isdigit() else ""
+
+
+def _known(facts: Facts, component: str) -> list[str]:
+    releases = facts.vendor_driver_releases if component == "nvidia_driver" else facts.releases(component)
+    return [str(version) for version in releases]
+
+
+def is_plausible(facts: Facts, component: str, version: str) -> bool:
+    """By the rule at the top of this file."""
+    known = _known(facts, component)
+    newest = max(known, key=parts)
+    if component == "cuda" and version.count(".") == 2:  # an update of a known toolkit: its packages have a version
+        return (
+            matching(version.rpartition(".")[0], known) != []
+            and len(parts(version)[2:]) == 1
+            and parts(version)[2] < 10
+        )
+    if not _is_well_formed(version, known):
+        return False
+    if released(facts, component, version):
+        return component not in ("cuda",)
+    if component == "nvidia_driver":
+        row = facts.nvidia_drivers["branches"].get(branch(version))
+        if row is not None:
+            return parts(version) > parts(row["releases"][-1]) and row["end_of_support"] >= facts.read_on[:7]
+        return int(branch(newest)) < int(branch(version)) <= int(branch(newest)) + 60
+    if parts(version) > parts(newest):
+        major, minor = parts(version)[0] - parts(newest)[0], parts(version)[1] - parts(newest)[1]
+        return (major == 0 and minor <= 20) or (major == 1 and parts(version)[1] <= 20)
+    has_list = component in facts.released["components"] or component in ("cuda", "cudnn")
+    return not has_list and any(parts(version)[:2] == parts(other)[:2] for other in known)
+
+
+def _is_well_formed(version: str, known: list[str]) -> bool:
+    """`620.70.06` as `610.57.04`: as many numbers, none with two digits more than any known one has there."""
+    numbers = version.split(".")
+    alike = [other.split(".") for other in known if other.count(".") == version.count(".")]
+    widest = [max(map(len, column)) for column in zip(*alike, strict=True)]
+    fits = [
+        number.isdigit() and len(number) <= most + (place > 0)
+        for place, (number, most) in enumerate(zip(numbers, widest, strict=False))
+    ]
+    return bool(alike) and all(fits)
+
+
+def _mark(facts: Facts, unknown: Unknown) -> dict[str, Any]:
+    """What makes a neighbour's row one that nobody wrote: rules that rest on it are skipped (NO_ROW is its source)."""
+    return {"source": NO_ROW, "date": facts.read_on, "unverified": True, "unknown": True, "note": unknown.note}
+
+
+def _with_row(facts: Facts, unknown: Unknown) -> Facts:
+    component, version, near = unknown.component, unknown.version, unknown.neighbour
+    mark = _mark(facts, unknown)
+    if component == "nvidia_driver":
+        return _with_driver(facts, version, mark)
+    table = facts.table(component)
+    row: dict[str, Any] = {
+        key: value for key, value in table["releases"][near].items() if key not in _OF_ONE_RELEASE
+    } | mark
+    if component == "cuda":
+        row["package"] = f"{version}-1" if version.count(".") == 2 else f"{version}.*"
+        majors = dict(table["majors"])
+        majors.setdefault(branch(version), {**majors[max(majors, key=int)], **mark})
+        facts = _replaced(facts, component, {**table, "majors": majors})
+        table = facts.table(component)
+    elif component == "cudnn":
+        row["full"] = f"{version}*"
+    elif component == "efa":
+        row["bundled"] = False  # which plugin it has is not known, so none is compared
+    return _replaced(facts, component, {**table, "releases": {**table["releases"], version: row}})
+
+
+def _with_driver(facts: Facts, version: str, mark: Row) -> Facts:
+    branches = dict(facts.nvidia_drivers["branches"])
+    name = branch(version)
+    if name in branches:
+        branches[name] = {**branches[name], "releases": [*branches[name]["releases"], version]}
+    else:
+        newest = branches[max(branches, key=int)]
+        branches[name] = {**newest, **mark, "kind": "unknown", "end_of_support": "9999-12", "releases": [version]}
+    return _replaced(facts, "nvidia_drivers", {**facts.nvidia_drivers, "branches": branches})
+
+
+def _with_kernel(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[Unknown]]:
+    """A series newer than all that the facts know of the system."""
+    section, name = values.get("kernel"), str(values.get("os"))
+    asked = str(section.get("version", "")) if isinstance(section, Mapping) else ""
+    system = facts.operating_systems.get(name)
+    if not asked or system is None or asked in map(str, system["kernels"]):
+        return facts, []
+    newest = max(map(str, system["kernels"]), key=parts)
+    is_next = parts(newest) < parts(asked) and parts(asked)[0] <= parts(newest)[0] + 1 and parts(asked)[1] <= 30
+    if not is_next or values.get("node", "ec2") != "ec2":
+        return facts, []
+    rows = dict(system["kernel_packages"])
+    if "default" not in rows:  # the packages have the series in their names
+        rows[asked] = _renamed(rows[newest], newest, asked)
+    row = {**system, "kernels": [*system["kernels"], asked], "kernel_packages": rows}
+    return _replaced(facts, "operating_systems", {**facts.operating_systems, name: row}), [
+        Unknown("kernel", asked, newest)
+    ]
+
+
+def _renamed(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _renamed(item, old, new) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, old, new) for item in value]
+    return value.replace(old, new) if isinstance(value, str) else value
+
+
+def _with_node_version(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[Unknown]]:
+    """A release of an orchestrator newer than the known ones: the next three minors, or a patch of a known one."""
+    name, asked = str(values.get("node")), str(values.get("node_version") or "")
+    family = facts.node_families.get(name)
+    known = [str(version) for version in (family or {}).get("versions", {})]
+    if family is None or not asked or not known or asked in known or asked in family.get("ended_versions", {}):
+        return facts, []
+    newest = max(known, key=parts)
+    if asked.count(".") != newest.count(".") or not at_least(asked, newest) or parts(asked)[0] != parts(newest)[0]:
+        return facts, []
+    if parts(asked)[1] > parts(newest)[1] + 3 or max(parts(asked)) > max(100, *parts(newest)) + 10:
+        return facts, []
+    unknown = Unknown("node_version", asked, newest)
+    row = {**family, "versions": {**family["versions"], asked: {**family["versions"][newest], **_mark(facts, unknown)}}}
+    return _replaced(facts, "node_families", {**facts.node_families, name: row}), [unknown]
+
+
+def _replaced(facts: Facts, table: str, content: Row) -> Facts:
+    return Facts({**facts.tables, table: content}, facts.site)

@@ -1,0 +1,158 @@
+"""Versions that the facts do not know: planned as unverified where plausible, refused as a typing error elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_ami.errors import UsageError
+from gpu_ami.recipes.facts import Facts
+from gpu_ami.recipes.facts.provisional import is_plausible
+from gpu_ami.recipes.facts.tables import load_facts
+from gpu_ami.recipes.layers import layered
+from gpu_ami.recipes.resolver import resolve
+from gpu_ami.sources.survey import Finding, Survey, require_verified
+
+FACTS = load_facts()
+BASE = "flag: x\nos: ubuntu2404\ninstance_types: [g6.xlarge]\n"
+
+
+def without(facts: Facts, *branches: str) -> Facts:
+    """The facts as they were before anybody wrote these driver branches, and CUDA from 13.4 on, down."""
+    drivers, cuda = facts.nvidia_drivers, facts.cuda
+    rows = {name: row for name, row in drivers["branches"].items() if name not in branches}
+    releases = {name: row for name, row in cuda["releases"].items() if name not in ("13.4", "13.5")}
+    tables = {**facts.tables, "nvidia_drivers": {**drivers, "branches": rows}, "cuda": {**cuda, "releases": releases}}
+    return Facts(tables)
+
+
+def plan(text: str, facts: Facts = FACTS) -> dict[str, Any]:
+    document = {**yaml.safe_load(BASE), **yaml.safe_load(text)}
+    return dict(resolve(layered(Path("image.yml"), document, "0" * 64, facts), facts))
+
+
+@pytest.mark.parametrize(
+    ("component", "version", "plausible"),
+    [
+        ("nvidia_driver", "640.12.03", True),
+        ("nvidia_driver", "580.199.01", True),  # a branch that is supported
+        ("nvidia_driver", "550.163.02", False),  # one that ended
+        ("nvidia_driver", "580.95.06", False),  # older than its newest: the lists would have it
+        ("nvidia_driver", "6200.70.06", False),
+        ("nvidia_driver", "260.70.06", False),
+        ("nvidia_driver", "999.70.06", False),
+        ("nvidia_driver", "640", False),  # a branch is not an exact version
+        ("cuda", "13.9", True),
+        ("cuda", "14.0", True),
+        ("cuda", "12.7", False),
+        ("cuda", "31.0", False),
+        ("cuda", "13.0.3", True),
+        ("cuda", "12.7.1", False),
+        ("nccl", "2.34.1", True),
+        ("nccl", "2.12.12", True),  # released, and of no row
+        ("nccl", "2.28.8", False),
+        ("nccl", "2.283.9", False),
+        ("cudnn", "9.40.0", True),
+        ("cudnn", "9.20.7", False),
+        ("efa", "1.60.0", True),
+        ("efa", "1.5", False),
+        ("container_toolkit", "1.18.2", True),
+        ("container_toolkit", "1.81.1", False),
+        ("dcgm", "4.9.0", True),
+    ],
+)
+def test_a_version_is_plausible_by_the_rule(component: str, version: str, plausible: bool) -> None:
+    assert is_plausible(FACTS, component, version) is plausible
+
+
+def test_new_branch_and_toolkit_are_planned_without_their_rows() -> None:
+    """The plan says so first, names the skipped rules, and what no source has told of yet."""
+    recipe = "nvidia_driver: {version: 620.70.06}\ncuda: {version: '13.5'}\n"
+    document = plan(recipe, without(FACTS, "615", "620"))
+    assert document["unverified"] == {"nvidia_driver": "620.70.06", "cuda": "13.5"}
+    first, second = document["notes"][:2]
+    assert (
+        first.startswith("unverified: nvidia_driver 620.70.06 has no row in the facts") and "Rules skipped: " in first
+    )
+    assert second.startswith("unverified: cuda 13.5 has no row")
+    assert document["kernel"]["version"] == "7.0"
+    assert document["cuda"]["packages"] == {"cuda-toolkit-13-5": "13.5.*"}
+    assert document["nvidia_driver"]["version"] == "620.70.06"
+
+
+def test_with_their_rows_nothing_of_them_is_unverified() -> None:
+    document = plan("nvidia_driver: {version: 620.70.06}\ncuda: {version: '13.5'}\n")
+    assert "unverified" not in document and document["cuda"]["compatibility"] == "native"
+    assert not [note for note in document["notes"] if note.startswith("unverified: ")]
+    assert {row["unverified"] for row in document["sources"] if row["fact"] in ("driver 620.70.06", "CUDA 13.5")} == {
+        False
+    }
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text"),
+    [
+        ("nvidia_driver: {version: 6200.70.06}\n", "no driver 6200.70.06"),
+        ("nvidia_driver: {version: '580'}\ncuda: {version: '12.7'}\n", "nearest below 12.6, above 12.8"),
+        # What is known of the branch, the GPU and the major version still refuses.
+        ("nvidia_driver: {version: '550'}\ncuda: {version: '13.9'}\n", "cannot run CUDA 13.9"),
+        (
+            "instance_types: [p3.2xlarge]\nnvidia_driver: {version: 640.12.03, flavour: proprietary}\n",
+            "no longer supports",
+        ),
+        ("kernel: {version: '9.9'}\nnvidia_driver: {version: '580'}\n", "has no kernel 9.9"),
+        (
+            "node: eks\nos: al2023\nnode_version: '1.30'\nnvidia_driver: {version: '580'}\n",
+            "support ended on 2026-07-23",
+        ),
+        ("node: eks\nos: al2023\nnode_version: '1.73'\nnvidia_driver: {version: '580'}\n", "1.73 is unknown"),
+    ],
+)
+def test_typing_errors_and_what_is_known_are_refused(recipe: str, text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan(recipe)
+    assert text in "\n".join([refused.value.message, *refused.value.details])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "unverified"),
+    [
+        ("kernel: {version: '7.3'}\nnvidia_driver: {version: '595'}\n", {"kernel": "7.3"}),
+        ("os: al2023\nkernel: {version: '6.24'}\nnvidia_driver: {version: '595'}\n", {"kernel": "6.24"}),
+        ("node: eks\nos: al2023\nnode_version: '1.39'\nnvidia_driver: {version: '595'}\n", {"node_version": "1.39"}),
+        ("nvidia_driver: {version: '595'}\ncuda: {version: 13.0.3}\n", {"cuda": "13.0.3"}),
+        ("nvidia_driver: {version: '595'}\ncuda: {version: '13.0'}\nnccl: {version: 2.34.1}\n", {"nccl": "2.34.1"}),
+        ("nvidia_driver: {version: '595'}\ncuda: {version: '13.0'}\ncudnn: {version: 9.40.0}\n", {"cudnn": "9.40.0"}),
+        ("instance_types: [p5.48xlarge]\nnvidia_driver: {version: '595'}\nefa: {version: 1.60.0}\n", {"efa": "1.60.0"}),
+        ("nvidia_driver: {version: 640.12.03}\naccept: [unverified-nvidia_driver]\n", {}),
+    ],
+)
+def test_unknown_versions_of_each_kind_are_planned(recipe: str, unverified: dict[str, str]) -> None:
+    document = plan(recipe)
+    assert document.get("unverified", {}) == unverified
+    assert document["notes"][0].startswith("unverified: ")
+
+
+def test_packages_of_an_unknown_version_leave_open_what_is_not_known() -> None:
+    recipe = (
+        "nvidia_driver: {version: '595'}\ncuda: {version: 13.0.3}\ncudnn: {version: 9.40.0}\nnccl: {version: 2.34.1}\n"
+    )
+    document = plan(recipe)
+    assert document["cuda"]["packages"] == {"cuda-toolkit-13-0": "13.0.3-1"}
+    assert list(document["cudnn"]["packages"].values()) == ["9.40.0*"] and "full" not in document["cudnn"]
+    assert list(document["nccl"]["packages"].values()) == ["2.34.1-1+cuda13*"]
+
+
+def test_a_build_needs_the_version_found_or_accepted() -> None:
+    document: Any = plan("nvidia_driver: {version: 640.12.03}\n")
+    with pytest.raises(UsageError, match=r"nvidia_driver 640\.12\.03") as refused:
+        require_verified(document, None)
+    assert "accept: [unverified-nvidia_driver]" in (refused.value.hint or "")
+    survey = Survey("x", "", "", [Finding("nvidia_driver", "nvidia-dkms-open", "640.12.03-1ubuntu1", "unreachable")])
+    with pytest.raises(UsageError):
+        require_verified(document, survey)
+    survey.findings.append(Finding("nvidia_driver", "nvidia-dkms-open", "640.12.03-1ubuntu1", "there"))
+    require_verified(document, survey)
