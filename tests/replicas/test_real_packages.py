@@ -33,6 +33,7 @@ SAMPLES = [
     ("nvidia-container-toolkit", "rpm"), ("nvidia-container-toolkit-base", "deb"),
     ("nvidia-container-toolkit-base", "rpm"), ("datacenter-gpu-manager-4-core", "deb"),
     ("datacenter-gpu-manager-4-cuda13", "rpm"), ("efa", "deb"), ("efa", "rpm"), ("efa-nv-peermem", "rpm"),
+    ("libnccl-ofi", "deb"), ("libnccl-ofi", "rpm"),
     ("amazon-cloudwatch-agent", "deb"), ("amazon-cloudwatch-agent", "rpm"),
 ]  # fmt: skip
 
@@ -91,6 +92,8 @@ def test_files_are_those_of_the_real_package(sample: Sample, tmp_path: Path) -> 
     allowed = sample.names("files")
     extra = {path for path in staged if public(path) and not {path, path.rpartition("/")[2]} & allowed}
     assert extra == set()
+    if "libraries" in sample.real:
+        assert {path for path in staged if ".so" in path.rpartition("/")[2]} == sample.names("libraries")
 
 
 def test_units_are_there_and_start_the_same_way(sample: Sample, tmp_path: Path) -> None:

@@ -57,6 +57,12 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
         ("VBIOS Version", "vbios_version", fact("vbios_version")),
         ("GSP Firmware Version", "gsp_firmware_version", version),
         (
+            "GPU Virtualization Mode",
+            "gpu_virtualization_mode",
+            [("Virtualization Mode", "virtualization_mode", "None")],
+        ),
+        *_resets(version),
+        (
             "PCI",
             "pci",
             [
@@ -90,11 +96,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
         ),
         ("Fan Speed", "fan_speed", fact("fan.speed")),
         ("Performance State", "performance_state", "P0"),
-        (
-            "Clocks Event Reasons",
-            "clocks_event_reasons",
-            [(title, "clocks_event_reason_" + tag, "Not Active") for title, tag in _REASONS],
-        ),
+        _reasons(version),
         (
             "FB Memory Usage",
             "fb_memory_usage",
@@ -126,8 +128,12 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
         (
             "ECC Errors",
             "ecc_errors",
-            [(when.capitalize(), when, _ecc(version, when, fact)) for when in ("volatile", "aggregate")],
+            [
+                *((when.capitalize(), when, _ecc(version, when, fact)) for when in ("volatile", "aggregate")),
+                *_repairs(version, fact),
+            ],
         ),
+        ("Retired Pages", "retired_pages", [(title, tag, NA) for title, tag in _RETIRED]),
         ("Remapped Rows", "remapped_rows", _remapped(gpu)),
         (
             "Temperature",
@@ -152,6 +158,13 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
         *([("Fabric", "fabric", _fabric(gpu, version))] if driver.branch(version) >= 535 else []),
         ("Processes", "processes", []),
     ]
+
+
+def _reasons(version: str) -> tuple[str, str, Tree]:
+    """Throttle reasons before R535 (an A10G with 515.105.01)."""
+    kind = "event" if driver.branch(version) >= 535 else "throttle"
+    rows: Tree = [(title, "clocks_" + kind + "_reason_" + tag, "Not Active") for title, tag in _REASONS]
+    return ("Clocks " + kind.capitalize() + " Reasons", "clocks_" + kind + "_reasons", rows)
 
 
 _REASONS = (
@@ -207,6 +220,32 @@ def _ecc(version: str, when: str, fact: Callable[[str], str]) -> Tree:
         known = fact("ecc.errors.uncorrected.aggregate.sram") != NA
         counters.append(("SRAM Threshold Exceeded", "sram_threshold_exceeded", "No" if known else NA))
     return counters
+
+
+# From Turing on pages are not retired; rows are remapped.
+_RETIRED = (("Pending Page Blacklist", "pending_blacklist"), ("Pending Retirement", "pending_retirement"))
+
+
+_REPAIRS = (
+    ("Channel Repair Pending", "channel_repair_pending", 580),
+    ("TPC Repair Pending", "tpc_repair_pending", 580),
+    ("Unrepairable Memory", "unrepairable_memory", 590),
+)
+
+
+def _repairs(version: str, fact: Callable[[str], str]) -> Tree:
+    """As 580.95.05 and an RTX PRO 6000 show them; unrepairable memory came with CUDA 13.1 (nvml.h)."""
+    known = "No" if fact("ecc.mode.current") != NA else NA
+    return [(title, tag, known) for title, tag, first in _REPAIRS if driver.branch(version) >= first]
+
+
+def _resets(version: str) -> Tree:
+    """gpu_reset_status as 535.54.03 shows it; the recovery action takes its place from R570 on."""
+    if driver.branch(version) >= 570:
+        return [("GPU Recovery Action", "gpu_recovery_action", "None")]
+    rows: Tree = [("Reset Required", "reset_required", "No")]
+    rows += [("Drain and Reset Recommended", "drain_and_reset_recommended", "No")]
+    return [("GPU Reset Status", "gpu_reset_status", rows)] if driver.branch(version) >= 535 else []
 
 
 def _width(now: Readings) -> str:
@@ -422,7 +461,7 @@ SECTIONS = {
     "CLOCK": ("clocks", "applications_clocks", "max_clocks"),
     "COMPUTE": ("compute_mode",),
     "PIDS": ("processes",),
-    "PERFORMANCE": ("performance_state", "clocks_event_reasons"),
+    "PERFORMANCE": ("performance_state", "clocks_event_reasons", "clocks_throttle_reasons"),
     "ROW_REMAPPER": ("remapped_rows",),
     "ENCODER_STATS": ("encoder_stats",),
     "FABRIC": ("fabric",),
