@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import json
 import os
 import re
 import sys
@@ -15,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, NoReturn
 
-from gpu_ami import __version__, commands, out_lock
+from gpu_ami import __version__, commands, foreign_text, out_lock
 from gpu_ami.errors import CloudError, GpuAmiError, InternalError, UsageError, end_as_by_ctrl_c
 from gpu_ami.progress import Display, Progress
 from gpu_ami.region import provider
@@ -106,15 +105,15 @@ def _live_display(stream: IO[str]) -> Display:
 
 def _print(outcome: commands.Outcome, args: argparse.Namespace) -> None:
     if args.json and outcome.data is not None:
-        print(json.dumps(outcome.data, ensure_ascii=False, indent=2, default=str))
+        print(foreign_text.json_text(outcome.data, indent=2))
         return
     shown = _coloured if _is_terminal(sys.stdout) else str
     if isinstance(outcome.text, str):
         if outcome.text:
-            print(shown(outcome.text))
+            print(shown(foreign_text.printed(outcome.text)))
     else:
         for line in outcome.text:
-            print(shown(line), flush=True)
+            print(shown(foreign_text.printed(line)), flush=True)
 
 
 def _coloured(text: str) -> str:
@@ -136,9 +135,9 @@ def _interrupted(interrupt: KeyboardInterrupt, args: argparse.Namespace) -> _Int
 def _fail(error: GpuAmiError, *, as_json: bool, command: str = "") -> int:
     """Reports an error, under --json on the stream of the result. Returns the exit code."""
     if as_json:
-        print(json.dumps(error.to_json(), ensure_ascii=False))
+        print(foreign_text.json_text(error.to_json()))
     else:
-        print(f"gpu-ami{f' {command}' if command else ''}: {error}", file=sys.stderr)
+        print(foreign_text.printed(f"gpu-ami{f' {command}' if command else ''}: {error}"), file=sys.stderr)
     return error.exit_code
 
 

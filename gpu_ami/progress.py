@@ -6,7 +6,6 @@ lines for machines. `times` keeps every finished stage for the report.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -14,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Literal, NotRequired, Protocol, TypedDict
+
+from gpu_ami import foreign_text
 
 
 @dataclass
@@ -102,7 +103,7 @@ class Progress:
     def update(self, text: str = "", *, step: int = 0, total: int = 0, red: int = 0) -> None:
         """What the current stage of this thread does now: step n of total, red ones among them. Shown live only."""
         if stage := self._stage():
-            stage.text, stage.step, stage.total, stage.red = text, step, total, red
+            stage.text, stage.step, stage.total, stage.red = foreign_text.printed(text), step, total, red
 
     def close(self) -> None:
         """Leaves the terminal as it was, whatever still runs."""
@@ -164,10 +165,14 @@ class Progress:
                 "level": level,
                 **{key: value for key, value in more.items() if value},
             }
-            line = json.dumps(record if seconds is None else record | {"seconds": seconds}, ensure_ascii=False)
+            line = foreign_text.json_text(record if seconds is None else record | {"seconds": seconds})
         else:
             mark = {"start": "▸", "done": "✓", "failed": "✗", "note": "·"}[kind]
-            line = "  " * level + f"{mark} {text}" + ("" if seconds is None else f"  ({seconds:.1f} s)")
+            line = (
+                "  " * level
+                + f"{mark} {foreign_text.printed(text)}"
+                + ("" if seconds is None else f"  ({seconds:.1f} s)")
+            )
         with self._lock:
             if self.mode == "terminal":
                 self._terminal().line(line, kind)

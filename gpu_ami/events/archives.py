@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, cast
 
 _HEAD = 8192
+_READS_AFTER_THE_END = 8  # tarfile tries some for its two empty blocks
 _TAR_MAGIC = slice(257, 262)
 _SPOOL_IN_MEMORY = 16 << 20
 _ZSTD_PIECE = 512  # may hold 16 MiB: four bytes stand for a block of 128 KiB
@@ -127,7 +128,7 @@ class Archive:
 
     def _tar(self, name: str, stream: io.BufferedReader, depth: int) -> Iterator[Member]:
         try:
-            with tarfile.open(fileobj=stream, mode="r|", errorlevel=0) as archive:
+            with tarfile.open(fileobj=cast(BinaryIO, _Ending(stream)), mode="r|", errorlevel=0) as archive:
                 for entry in archive:
                     path = _join(name, entry.name)
                     if self._counts(path, entry.isreg(), entry.isdir(), "a link or a device"):
@@ -187,6 +188,21 @@ class Archive:
             return ""
 
         return cast(BinaryIO, _Bounded(stream, grow, lambda why: self.unread.append(Unread(name, why))))
+
+
+class _Ending:
+    """A stream that ends with EOFError: tarfile skips a member of 2^60 bytes by reading on after the end."""
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+        self._empty = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._stream.read(size)
+        self._empty = 0 if data else self._empty + 1
+        if self._empty > _READS_AFTER_THE_END:
+            raise EOFError("a member is larger than the archive")
+        return data
 
 
 class _Readable(io.RawIOBase):

@@ -6,6 +6,7 @@ the verdict ERROR, which a report no longer has: what stopped a machine from bei
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,7 +58,8 @@ NO_KERNEL_XID = (
 
 def evidence_folder(instance_type: str, host: str) -> str:
     """Name of a host's folder below evidence/: its instance type, or the address by which it was reached."""
-    return instance_type or host.rpartition("@")[2].rpartition("/")[2].replace(":", "_")
+    name = re.sub(r"[^\w.+-]", "_", instance_type or host.rpartition("@")[2].rpartition("/")[2], flags=re.ASCII)
+    return name if name.strip(".") else "host"  # one name, whatever a report says: it is joined to folders
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,10 +12,12 @@ from gpu_ami.errors import UsageError
 from gpu_ami.files import write_bytes
 from gpu_ami.report import document
 from gpu_ami.report.document import HostReport, Report, Stage
+from validator import foreign_names, inputs
 
 EVIDENCE = "evidence"
 # Beside a report: the same in every shard of one image, and read by `gpu-ami certify`.
 _SHARED_FILES = ("plan.json", "build.json", "base-inventory.jsonl.gz")
+_FOREIGN = "take the artifact from the job that made it; a shard holds files alone"
 _ONE_AMI = "shards of one certificate prove the same AMI: build once, then `gpu-ami validate OUT --instance-type TYPE`"
 
 
@@ -64,18 +65,32 @@ def merge(shards: Sequence[Shard]) -> Report:
 
 
 def copy_files(shards: Sequence[Shard], merged: Report, out: Path) -> None:
-    """Copies plan, build record and the evidence of every machine of the merged report into `out`. OSError."""
+    """Copies plan, build record and the evidence of every machine of the merged report into `out`. OSError.
+
+    UsageError: a shard has links, or names that lead elsewhere; nothing was written then.
+    """
+    others = [shard for shard in shards if shard.folder != out.resolve()]
+    try:
+        copies = [copy for shard in others for copy in _copies(shard, merged, out)]
+    except foreign_names.NameRefused as error:
+        raise UsageError(f"a shard is not one that gpu-ami wrote: {error}", hint=_FOREIGN) from error
     out.mkdir(parents=True, exist_ok=True)
-    for shard in shards:
-        if shard.folder == out.resolve():
-            continue
-        for name in _SHARED_FILES:
-            if (shard.folder / name).is_file():
-                write_bytes(out / name, (shard.folder / name).read_bytes())
-        for host in shard.report.hosts:
-            evidence = Path(EVIDENCE, host.evidence)
-            if host in merged.hosts and (shard.folder / evidence).is_dir():
-                shutil.copytree(shard.folder / evidence, out / evidence, dirs_exist_ok=True)
+    for source, target in copies:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(target, foreign_names.read_bytes(source, inputs.LARGEST))
+
+
+def _copies(shard: Shard, merged: Report, out: Path) -> Iterator[tuple[Path, Path]]:
+    """Source and target of each file of a shard."""
+    for name in _SHARED_FILES:
+        source = foreign_names.join(shard.folder, name)
+        if source.is_file():
+            yield source, foreign_names.join(out, name)
+    for host in shard.report.hosts:
+        folder = foreign_names.join(shard.folder, EVIDENCE, host.evidence)
+        if host in merged.hosts and folder.is_dir():
+            for file in foreign_names.files_below(folder):
+                yield folder / file, foreign_names.join(out, EVIDENCE, host.evidence, *file.parts)
 
 
 def _types(report: Report) -> list[str]:

@@ -1,35 +1,33 @@
 """Renders the templates in templates/ (Jinja2). HTML is escaped by default; jinja2 is imported at the first use.
 
 Everything that a report holds may come from the machine under test, so every value that a template prints goes through
-`visible` first: colours of a terminal are removed, and what cannot be seen is written out.
+`foreign_text` first: what cannot be seen is written out, and Markdown has no live HTML of it.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gpu_ami import foreign_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHORT = 96  # characters of a value in a check's own line
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# Control characters, and marks that change the direction of writing: they could make a line read as another one.
-_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 def render(template: str, **values: object) -> str:
     """The text of a template with these values."""
-    return _environment().get_template(template).render(**values)
+    return _environment(template.endswith(".md.j2")).get_template(template).render(**values)
 
 
 @functools.cache
-def _environment() -> Environment:
+def _environment(is_markdown: bool) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -39,21 +37,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=visible,
+        finalize=foreign_text.markdown if is_markdown else foreign_text.visible,
     )
     filters: dict[str, Callable[..., Any]] = {
         "full": full, "short": short, "plural": plural, "cell": cell, "seconds": seconds,
     }  # fmt: skip
     environment.filters.update(filters)
     return environment
-
-
-def visible(value: Any) -> Any:
-    """A value as text without terminal colours and with invisible characters written out. Markup stays as it is."""
-    if hasattr(value, "__html__"):
-        return value
-    text = _COLOUR.sub("", str(value).replace("\r\n", "\n"))
-    return _INVISIBLE.sub(lambda match: f"⟨U+{ord(match.group()):04X}⟩", text)
 
 
 def full(value: object) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from gpu_ami import foreign_text
 from gpu_ami.files import write_json, write_text
 from gpu_ami.report.document import ERROR, FAIL, FLAKY, PASS, REPORT_FILE
 
@@ -50,6 +51,10 @@ def text(report: Report) -> str:
         ElementTree.SubElement(case, "error", message=report.incomplete)
     for suite in root:
         _count(suite)
+    for element in root.iter():  # XML has no control characters, not even as references
+        element.text = foreign_text.visible(element.text) if element.text else element.text
+        for name, value in element.attrib.items():
+            element.set(name, foreign_text.visible(value))
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -162,7 +162,7 @@ def test_markdown_shows_verdict_checks_hops_and_failures() -> None:
     assert "| verdict | **FAIL** |" in text and text.startswith("# No certificate: x\n")
     assert "| kernel → file (test_hops) | 0.25 |" in text and '"code": 31' in text
     assert "**logs::test_it**\n\n    logs: observed 2, planned 1\n" in text
-    assert "| ✅ | boot keeps it. `boot` | a\\|b c <b> | 1 |" in text, "Markdown is not escaped as HTML"
+    assert "| ✅ | boot keeps it. `boot` | a\\|b c &lt;b> | 1 |" in text, "a host's text is no live HTML"
     assert "Boot: running 2 s, ssh 20 s, systemd 30 s.\n" in text
     assert "\n## Not proven\n\n- tier" in text and "\n|   boot g5.12xlarge | 30.0 |\n" in text
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_ami.foreign_text import visible
 from gpu_ami.report import page, templating
 from gpu_ami.report.document import Stage
 from gpu_ami.report.page_machine import CheckView, MachineView, bar
-from gpu_ami.report.templating import short, visible
+from gpu_ami.report.templating import short
 from tests.report.examples import a_check, a_host, a_report, everything
 from validator.results import Hop
 
@@ -186,10 +187,9 @@ def test_cell_of_a_markdown_table(value: object, cell: str) -> None:
     assert templating.cell(value) == cell
 
 
-def test_html_templates_escape_and_markdown_does_not() -> None:
-    environment = templating._environment()
-    for name, shown in (("x.html.j2", "&lt;b&gt;"), ("x.md.j2", "<b>")):
-        template = environment.overlay()
+def test_html_and_markdown_templates_escape() -> None:
+    for name, shown in (("x.html.j2", "&lt;b&gt;"), ("x.md.j2", "&lt;b>")):
+        template = templating._environment(name.endswith(".md.j2")).overlay()
         template.loader = __import__("jinja2").DictLoader({name: "{{ value }}"})
         assert template.get_template(name).render(value="<b>") == shown
 

@@ -162,7 +162,7 @@ def test_a_message_cannot_break_the_page() -> None:
     message = "\x1b[31m</details> | <script>alert(1)</script>\u202e"
     host = replace(a_host("g5.12xlarge", a_check("efa", "FAIL", message=message)), error="a|b")
     text = lines(a_report(host))
-    assert "    </details> | <script>alert(1)</script>⟨U+202E⟩" in text
+    assert "    &lt;/details> | &lt;script>alert(1)&lt;/script>⟨U+202E⟩" in text
     assert any(line.endswith(r"a\|b |") for line in text)
 
 

@@ -1,0 +1,51 @@
+"""The one filter of foreign text: what hosts, images, files and AWS say, before people, CI systems or parsers read it.
+
+Everything that a report or a message holds may come from a machine under test. A terminal would obey its escape
+sequences, a CI system its workflow commands, a browser its markup, and XML has no place for control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# Control characters, and marks that change the direction of writing: they could make a line read as another one.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+)
+# Workflow commands: GitHub reads `::name` at the begin of a line and `##[name]` anywhere, Azure Pipelines `##vso[`.
+_COMMAND_LINE = re.compile(r"(?m)^([ \t]*):(?=:)")
+_COMMAND = re.compile(r"##(?=\[|vso\[)")
+
+
+def visible(value: Any) -> Any:
+    """A value as text without terminal colours and with invisible characters written out. Markup stays as it is."""
+    if hasattr(value, "__html__"):
+        return value
+    text = _COLOUR.sub("", str(value).replace("\r\n", "\n"))
+    return _INVISIBLE.sub(lambda match: f"⟨U+{ord(match.group()):04X}⟩", text)
+
+
+def printed(text: str) -> str:
+    """Text for a terminal or the log of a CI job: visible, and no line of it is a command to either."""
+    return _COMMAND.sub("# #", _COMMAND_LINE.sub(r"\1: ", str(visible(text))))
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """A value as JSON for a terminal or a CI log: the same value, with escapes for what those would obey."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    text = re.sub("[\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]", _escaped, text)
+    return _COMMAND.sub(r"\\u0023#", text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"
+
+
+def markdown(value: Any) -> Any:
+    """A value for Markdown: visible, without live HTML, links and images."""
+    if hasattr(value, "__html__"):
+        return value
+    return str(visible(value)).replace("<", "&lt;").replace("](", "]\\(")
