@@ -12,12 +12,13 @@ import traceback
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from gpu_ami import __version__, commands, foreign_text, out_lock
 from gpu_ami.errors import CloudError, GpuAmiError, InternalError, UsageError, end_as_by_ctrl_c
 from gpu_ami.progress import Display, Progress
 from gpu_ami.region import provider
+from validator.schema import did_you_mean
 
 _EPILOG = """\
 all stages:     gpu-ami prove debian12-gpu                     in the local region: no AWS account, no GPU
@@ -35,11 +36,42 @@ _COLOURS = {"PASS": 32, "FAIL": 31, "ERROR": 31, "MISSING": 31, "FLAKY": 33, "UN
 _VERDICT = re.compile(rf"\b(?:{'|'.join(_COLOURS)})\b")
 
 
+_INVALID_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<names>.*)\)", re.DOTALL)
+
+
 class _Parser(argparse.ArgumentParser):
-    """Raises a mistake in the arguments, so that --json reports it as any other error."""
+    """Raises a mistake in the arguments, so that --json reports it as any other error. Options are not abbreviated."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, details=self.format_usage().splitlines(), hint=f"{self.prog} --help")
+        usage = self.format_usage().splitlines()
+        raise UsageError(message + self._nearest(message), details=usage, hint=f"{self.prog} --help")
+
+    def _nearest(self, message: str) -> str:
+        """`; did you mean X?` for a misspelt command, choice or option; else ""."""
+        if choice := _INVALID_CHOICE.search(message):
+            return did_you_mean(choice["word"], re.findall(r"[\w.-]+", choice["names"]))
+        if message.startswith("unrecognized arguments: -"):
+            return did_you_mean(message.split()[2].partition("=")[0], self._options())
+        return ""
+
+    def _options(self) -> set[str]:
+        """The options of this parser and of its commands."""
+        names = set(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                names |= {name for parser in action.choices.values() for name in parser._options()}
+        return names
+
+
+def _require_values(words: Sequence[str]) -> None:
+    """UsageError: an argument is an empty text, as from a shell variable that is not set (`-o "$OUT"`)."""
+    for before, word in zip(["", *words], words, strict=False):
+        if not word:
+            place = before if before.startswith("-") else "an argument"
+            raise UsageError(f"{place}: expected a value, got an empty text", hint="is a shell variable not set?")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -190,6 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     _prepare_streams()
     try:
+        _require_values(words)
         args = _parser().parse_args(words)
     except UsageError as error:
         return _reported(error, "--json" in words)

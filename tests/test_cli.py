@@ -169,6 +169,30 @@ def test_wrong_input_ends_with_2_and_says_what_to_do(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["certifyy"], "did you mean certify?"),
+        (["plan", "x", "--wher", "aws.yml"], "unrecognized arguments: --wher aws.yml; did you mean --where?"),
+        (["plan", "x", "-o", ""], "-o: expected a value, got an empty text"),
+        (["runbook", "gpu-rest"], "did you mean gpu-reset?"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_nearest(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_runbook_takes_an_xid_as_logs_write_it(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for word in ("79", "Xid 79", "XID 79", "xid79"):
+        assert cli.main(["runbook", word]) == 0
+        shown.append(capsys.readouterr().out)
+    assert len(set(shown)) == 1 and "79" in shown[0]
+
+
 def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["certifyy"]) == 2
     said = capsys.readouterr().err

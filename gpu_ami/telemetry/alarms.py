@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from gpu_ami.errors import UsageError
 from gpu_ami.events import catalogue
 from gpu_ami.files import data_dir, read_yaml
+from validator.schema import did_you_mean
 
 EVENTS, INSTANCE, NEURON = "events", "instance", "neuron"
 URGENCIES = ("page", "ticket")
@@ -124,7 +125,9 @@ def find_runbook(word: str, log_group: str, driver: str | None = None) -> Runboo
     if any(character.isdigit() for character in word):
         return _of_code(catalogue.explain(word, driver), log_group)
     names = [alarm.name for alarm in load_alarms()]
-    raise UsageError(f"{word!r} is neither an alarm nor an Xid", details=names, hint="gpu-ami runbook lists the alarms")
+    near = did_you_mean(word, names)
+    text = f"{word!r} is neither an alarm nor an Xid{near}"
+    raise UsageError(text, details=names, hint="gpu-ami runbook lists the alarms")
 
 
 def named(word: str) -> Alarm | None:
