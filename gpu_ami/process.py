@@ -133,7 +133,7 @@ def _die_with_parent(signum: int) -> Callable[[], None]:
     return before_exec
 
 
-def spawn(
+def spawn(  # noqa: PLR0913
     command: Sequence[str | Path],
     *,
     env: Mapping[str, str] | None = None,
@@ -205,7 +205,7 @@ def stop_all() -> None:
         stop(process)
 
 
-def run(
+def run(  # noqa: PLR0913
     command: Sequence[str | Path],
     *,
     timeout: float,

@@ -120,7 +120,7 @@ def reusable(folder: Path, plan: Plan, cloud: Cloud, root: Path) -> Build | None
     return build if image and image.get("State") == "available" else None
 
 
-def build_image(
+def build_image(  # noqa: PLR0913
     plan: Plan,
     folder: Path,
     cloud: Cloud,

@@ -92,7 +92,7 @@ class LayerImage:
     def is_fresh(self, max_age: timedelta, now: datetime | None = None) -> bool:
         """Whether it is to be used: younger than max_age, and its own expiry is to come."""
         try:
-            created = datetime.fromisoformat(self.created.replace("Z", "+00:00"))
+            created = datetime.fromisoformat(self.created)
         except ValueError:
             return False
         created = created if created.tzinfo else created.replace(tzinfo=UTC)

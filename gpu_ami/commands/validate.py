@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,39 @@ examples:
   sudo gpu-ami validate out/debian12-gpu --root /mnt          the files of an image: a mounted tree, or a raw disk
 """
 _AGAIN = "the same command judges all of it again; report.json has what was judged by then"
+
+
+# What does not go together: whether it was asked for, the message, and what to do instead.
+_EXCLUSIONS: tuple[tuple[Callable[[argparse.Namespace], bool], str, str], ...] = (
+    (
+        lambda args: bool(args.root and (args.reboot or args.restarts is not None)),
+        "--root has nothing to restart: it boots no machine",
+        "",
+    ),
+    (
+        lambda args: bool(args.host and args.restarts is not None),
+        "--restarts is for machines that gpu-ami launches",
+        "use --reboot with --host",
+    ),
+    (
+        lambda args: bool(args.deadline and (args.root or (args.host and not args.reboot))),
+        "--deadline is for machines that gpu-ami launches or reboots (--host with --reboot)",
+        "",
+    ),
+    (
+        lambda args: bool(args.reboot and not args.host),
+        "--reboot is for --host",
+        "machines that gpu-ami launches are restarted unless --restarts none",
+    ),
+    *(
+        (
+            lambda args, name=name, unset=unset: bool(args.host or args.root) and getattr(args, name) != unset,
+            f"--{name.replace('_', '-')} is for machines that gpu-ami launches",
+            "",
+        )
+        for name, unset in {"max_cost": None, "nodes": 1, "join": None, "log_groups": "", "dry_run": False}.items()
+    ),
+)
 
 
 def register(subparsers: Any) -> None:
@@ -80,34 +114,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             "--ami, --host and --root exclude each other",
             hint="--ami boots machines, --host checks a running one, --root checks files",
         )
-    if args.root and (args.reboot or args.restarts is not None):
-        raise UsageError("--root has nothing to restart: it boots no machine")
-    if args.host and args.restarts is not None:
-        raise UsageError("--restarts is for machines that gpu-ami launches", hint="use --reboot with --host")
-    if args.max_cost is not None and (args.host or args.root):
-        raise UsageError("--max-cost is for machines that gpu-ami launches")
-    if args.nodes > 1 and (args.host or args.root):
-        raise UsageError("--nodes is for machines that gpu-ami launches")
-    if args.join is not None and (args.host or args.root):
-        raise UsageError("--join is for machines that gpu-ami launches")
+    for excludes, message, hint in _EXCLUSIONS:
+        if excludes(args):
+            raise UsageError(message, hint=hint)
     options.check_nodes(args)
-    if args.log_groups and (args.host or args.root):
-        raise UsageError("--log-groups is for machines that gpu-ami launches")
-    if args.deadline and (args.root or (args.host and not args.reboot)):
-        raise UsageError("--deadline is for machines that gpu-ami launches or reboots (--host with --reboot)")
-    if args.host and options.deadlines(args).keys() - {"boot_seconds"}:
-        raise UsageError("--deadline with --host: expected boot=SECONDS", hint="--deadline boot=1500")
-    if args.reboot and not args.host:
-        raise UsageError(
-            "--reboot is for --host", hint="machines that gpu-ami launches are restarted unless --restarts none"
-        )
     options.restarts(args)  # mistakes in these are reported before anything starts
-    options.deadlines(args)
-    kind = _validate_files if args.root else _validate_host if args.host else _validate_ami
+    deadlines = options.deadlines(args)
+    if args.host and deadlines.keys() - {"boot_seconds"}:
+        raise UsageError("--deadline with --host: expected boot=SECONDS", hint="--deadline boot=1500")
     if args.dry_run:
-        if args.host or args.root:
-            raise UsageError("--dry-run is for machines that gpu-ami launches")
         return _propose(args, progress)
+    kind = _validate_files if args.root else _validate_host if args.host else _validate_ami
     report, out = kind(args, progress)
     return Outcome(writer.summary_text(report, None, out), report.to_json(), report.exit_code)
 

@@ -255,7 +255,7 @@ def _sections(observation: Observation, facts: Facts, types: Sequence[str]) -> d
     sections: dict[str, dict[str, Any]] = {}
     rows = facts.instance_types["instance_types"]
     for name, found in observation.found.items():
-        if name in ("cloudwatch_agent",):
+        if name == "cloudwatch_agent":
             continue
         section: dict[str, Any] = {"version": found.version}
         if found.packages:

@@ -156,7 +156,7 @@ def _kept(tags: Mapping[str, str]) -> dict[str, str]:
 def as_time(text: str) -> datetime | None:
     """A time of AWS or of a tag; None where it is none."""
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return datetime.fromisoformat(text)
     except ValueError:
         return None
 

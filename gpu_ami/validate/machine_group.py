@@ -184,7 +184,7 @@ def check(
     check_all(proof, host, target, names, cloud, _NODES, file, stage)
 
 
-def check_all(
+def check_all(  # noqa: PLR0913
     proof: Proof,
     host: HostRecord,
     target: Target,

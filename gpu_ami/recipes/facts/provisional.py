@@ -106,7 +106,7 @@ def is_plausible(facts: Facts, component: str, version: str) -> bool:
     if not _is_well_formed(version, known):
         return False
     if released(facts, component, version):
-        return component not in ("cuda",)
+        return component != "cuda"
     if component == "nvidia_driver":
         row = facts.nvidia_drivers["branches"].get(branch(version))
         if row is not None:

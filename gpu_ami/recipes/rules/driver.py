@@ -107,7 +107,7 @@ def flavour_fits(context: ResolveContext, chosen: Assignment) -> Iterator[Confli
         if flavour != "boot" and flavour not in allowed:
             only = f"{gpu.row['architecture']} is {allowed[0]} only"
             text = f"the {flavour} kernel module does not support {gpu.named}: {only}"
-            nearest = f"flavour {sorted(fitting)[0]}" if fitting else "flavour boot (both modules, chosen by PCI id)"
+            nearest = f"flavour {min(fitting)}" if fitting else "flavour boot (both modules, chosen by PCI id)"
             yield Conflict("nvidia_driver.flavour", text, gpu.architecture["source"], nearest=nearest)
     shipped = context.facts.driver_releases[chosen["nvidia_driver"]]
     needed = {flavour} if flavour != "boot" else {"open", "proprietary"}
