@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -369,6 +369,26 @@ def observe_stage(ami: str, session: Session, instance_types: Sequence[str] = ()
         with session.progress.stage(f"read the files of {ami}"):
             return observe.read_files(disk).named(ami)
     return observed_machine.observe(ami, image, session.cloud, session.run, session.progress, instance_types)
+
+
+def prove_observed(
+    ami: str,
+    out: Path,
+    opened: AbstractContextManager[Session],
+    asked: ProofOptions,
+    certifying: CertificateOptions,
+    write_plan: Callable[[Observation], Plan],
+) -> tuple[document.Report, certificate.Certificate]:
+    """An AMI that others built → observation, proof and certificate, all `as found`.
+
+    write_plan: writes what was observed into `out`, plan.json among it. The session ends before the certificate.
+    """
+    with opened as session:
+        observation = observe_stage(ami, session, asked.instance_types)
+        plan = write_plan(observation)
+        report = validate_stage(plan, ami, out, session, decide(plan, asked, session))
+    report = scan_stage(report, out, certifying.scans, certifying.waivers)
+    return report, certify_stage(report, out, certifying.signers)
 
 
 def _files_of(plan: Plan, ami: str, session: Session) -> host_proof.Files:

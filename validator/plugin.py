@@ -102,6 +102,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "without(section): deselected if the plan has the section")
     config.addinivalue_line("markers", "after_live(section): runs after the live checks if the plan has the section")
     config.addinivalue_line("markers", "planned(section): deselected if the plan does not have the section")
+    config.addinivalue_line(
+        "markers", "needs(what): nothing (default), an observed value, or a promise of a recipe (docs/checks.md)"
+    )
     config.addinivalue_line("markers", "tier(name): T0 offline, T1 boot, T2 one GPU, T3 all GPUs, TN node, T4 nodes")
     config.addinivalue_line(
         "markers", "survives: must also hold after a reboot and after stop and start; runs again then"

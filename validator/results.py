@@ -160,7 +160,8 @@ class CheckRecord:
     observed, planned, event: any JSON value; event is a captured GPU event with all its fields.
     after: the restart after which the check ran again ("" for none); the id then ends in "@" and that name.
     waived: the waiver that covers a failed check. series: datapoints of the metrics that the check waited for.
-    carried: the earlier proof that this record is from; the check did not run on this image.
+    carried: the earlier proof that this record is from; the check did not run on this image. needs: nothing, an
+    observed value, or a promise of a recipe: the checks of an image as found need no promise.
     """
 
     id: str
@@ -179,6 +180,7 @@ class CheckRecord:
     waived: WaiverRecord | None = None
     series: tuple[MetricSeries, ...] = ()
     carried: CarriedOver | None = None
+    needs: str = "nothing"
 
     @property
     def first_line(self) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Collection
 from typing import Any
 
 from validator import isolation, tiers
+from validator.plan import OBSERVED
 from validator.results import CheckRecord
 
 
@@ -84,7 +85,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 # Sections that every image of this project has; without a plan only their checks run.
-_OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
+_OF_EVERY_IMAGE = ("kernel", "nvidia_driver", "cloudwatch_agent", "event_parser", "telemetry.measurements")
 
 
 def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument | None) -> None:
@@ -95,6 +96,8 @@ def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument |
         _keep(config, items, lambda item: own_pass.get(tier_of(item), not any(own_pass.values())))
     if plan is not None:
         _keep(config, items, lambda item: _is_planned(item, plan))
+        if plan.get("origin") == OBSERVED:  # it promises nothing
+            _keep(config, items, lambda item: needs_of(item) != PROMISE)
     else:
         for item in items:
             if "planned" in item.keywords:
@@ -174,7 +177,9 @@ def describe(item: pytest.Item) -> CheckRecord:
     function = getattr(item, "function", None)
     after = item.config.getoption("after") or ""
     described = _described(item.path, item.parent, name, function.__doc__ if function else "", tier_of(item), after)
-    return described.changed({"id": f"{described.id}{_parameters(item)}{f'@{after}' if after else ''}"})
+    return described.changed(
+        {"needs": needs_of(item), "id": f"{described.id}{_parameters(item)}{f'@{after}' if after else ''}"}
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -190,6 +195,18 @@ def _described(path: Path, parent: Any, name: str, text: str | None, tier: str, 
 def marker_of(item: pytest.Item, name: str) -> pytest.Mark | None:
     """An item's closest marker. What is not among its keywords is not searched for: most items have none."""
     return item.get_closest_marker(name) if name in item.keywords else None
+
+
+NOTHING, OBSERVED_VALUE, PROMISE = "nothing", "observed", "promise"
+
+
+def needs_of(item: pytest.Item) -> str:
+    """What a check needs: nothing, an observed value, or a promise of a recipe. UsageError: another mark."""
+    marker = marker_of(item, "needs")
+    name = str(marker.args[0]) if marker and marker.args else NOTHING
+    if name not in (NOTHING, OBSERVED_VALUE, PROMISE):
+        raise pytest.UsageError(f"{item.nodeid}: expected needs of nothing, observed or promise, got {name!r}")
+    return name
 
 
 def tier_of(item: pytest.Item) -> str:

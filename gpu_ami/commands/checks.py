@@ -54,6 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             "id": record.id,
             "role": record.role,
             "tier": record.tier,
+            "needs": record.needs,
             "promise": record.promise,
             "tried_on": kind,
             "tried_with": list(tried),
@@ -64,6 +65,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text(chosen), rows)
 
 
+_NEEDS = {"nothing": "nothing", "observed": "an observed value", "promise": "a promise of a recipe"}
+
+
 def text(records: Sequence[CheckRecord]) -> str:
     """A line of tier and id for each check, below it the promise, and what its judgement was tried on."""
     lines = []
@@ -71,7 +75,7 @@ def text(records: Sequence[CheckRecord]) -> str:
         kind, tried = tried_on.tried_with(record.id)
         shown = f"{', '.join(tried[:3])}{f' and {len(tried) - 3} more' if len(tried) > 3 else ''}"
         lines += [
-            f"{record.tier}  {record.id}",
+            f"{record.tier}  {record.id}  (needs {_NEEDS[record.needs]})",
             *textwrap.wrap(record.promise, 110, initial_indent=" " * 6, subsequent_indent=" " * 6),
         ]
         if kind != tried_on.OWN:

@@ -233,6 +233,7 @@ class CheckSummary(TypedDict):
     id: str
     role: str
     tier: Annotated[str, tuple(tier.name for tier in tiers.TIERS)]
+    needs: str
     promise: str
     tried_on: Literal["hardware", "transcript", "replica", "own"]
     tried_with: list[str]

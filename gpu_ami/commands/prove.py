@@ -12,6 +12,8 @@ from gpu_ami.commands import options as stages
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpu_ami.observe import Observation
+    from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
     from gpu_ami.release import keys as release_keys
 
@@ -31,6 +33,10 @@ examples:
   gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge --nodes 2    two machines together (T4)
   gpu-ami prove variables/recipes/pcluster-3.16-ubuntu2404.yml --instance-type p5.48xlarge --join    one node (TN)
 
+An AMI that others built (docs/observe.md): it is observed first, and judged as it is found.
+  gpu-ami prove --ami ami-0123456789abcdef0 --where aws.yml --instance-type g5.12xlarge
+  gpu-ami prove --manifest packer-manifest.json --where aws.yml
+
 exit codes: 0 all required checks passed, on the selected instance types · 1 a check failed or is missing
             2 recipe or usage · 3 build failed · 4 cloud, network or machine · 5 no capacity
             7 nothing failed, but checks or restarts were left out on purpose (-k, --restarts, no --provoke-xid)
@@ -39,7 +45,9 @@ exit codes: 0 all required checks passed, on the selected instance types · 1 a 
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("prove", help="plan, build, validate and certify in one command", epilog=_EPILOG)
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="variables/recipes/<image>.yml")
+    parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="variables/recipes/<image>.yml")
+    parser.add_argument("--ami", metavar="AMI", help="prove an AMI that others built, as it is found (docs/observe.md)")
+    stages.add_manifest(parser)
     parser.add_argument("-o", "--out", type=Path, metavar="OUT", help=stages.OUT_HELP)
     parser.add_argument(
         "--set",
@@ -88,6 +96,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             "--since and --since-key are of --changed", hint="gpu-ami prove RECIPE --changed --since PROOF"
         )
     stages.check_nodes(args)
+    stages.read_manifest(args)
+    if bool(args.ami) == bool(args.recipe):
+        hint = "gpu-ami prove RECIPE builds an image; gpu-ami prove --ami AMI takes one that others built"
+        raise UsageError("expected a recipe, or --ami or --manifest", hint=hint)
+    if args.ami:
+        return _prove_observed(args, progress)
     recipe = find_recipe(args.recipe)
     deadlines = stages.deadlines(args)
     options = stages.validator_options(args)
@@ -113,6 +127,50 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return Outcome(decided.text(), decided.to_json())
     out_lock.hold(out)
     report, certificate = pipeline.prove(recipe, overrides, out, opened, asked, building, certifying)
+    return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
+
+
+# Options of a build: an AMI that is there is not built.
+_OF_BUILDS = (
+    ("overrides", "--set"), ("fresh", "--fresh"), ("changed", "--changed"), ("no_source_check", "--no-source-check"),
+    ("agent_package", "--agent-package"), ("dry_run", "--dry-run"),
+)  # fmt: skip
+
+
+def _prove_observed(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """An AMI that others built: observed, booted, judged by every check that means something for any image."""
+    from dataclasses import replace
+
+    from gpu_ami import pipeline
+    from gpu_ami.commands import observe
+    from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.recipes import load_facts
+    from gpu_ami.region import SessionRequest
+    from gpu_ami.report import writer
+
+    named = [option for name, option in _OF_BUILDS if getattr(args, "set" if name == "overrides" else name, None)]
+    if named:
+        raise UsageError(f"{', '.join(named)}: for a recipe, not for --ami", hint="the AMI is taken as it is found")
+    deadlines, options = stages.deadlines(args), stages.validator_options(args)
+    asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
+    asked = replace(asked, nodes=args.nodes, join=args.join)
+    certifying = pipeline.CertificateOptions("", (), stages.signers(args), stages.scans(args), args.waivers)
+    out = args.out or Path("out") / args.ami
+    request = SessionRequest(args.where, None, args.conditions, args.log_groups, deadlines)
+
+    def write_plan(observation: Observation) -> Plan:
+        from gpu_ami import observe as observing
+
+        facts = load_facts()
+        types = observing.instance_types(observation, facts, args.instance_type)
+        observe.write(observation, out, types, args.ami)
+        found = observing.findings_of(observation, facts, observing.context_of(observation, facts, types))
+        for one in found:
+            progress.note(f"{one.level}: {one.text}" + (f" ({one.advice})" if one.advice else ""))
+        return Plan.load(out / PLAN_FILE)
+
+    opened = pipeline.open_session(request, progress)
+    report, certificate = pipeline.prove_observed(args.ami, out, opened, asked, certifying, write_plan)
     return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
 
 

@@ -24,6 +24,7 @@ from gpu_ami.report.document import (
     COMES_BACK,
     FLAKY,
     NODE_SERVICES,
+    OBSERVED_ROLE,
     PASS,
     UNPROVEN,
     HostReport,
@@ -38,6 +39,7 @@ from validator.tiers import NODE
 
 SCHEMA = "gpu-ami/certificate/2"
 CERTIFICATE_FILE, MARKDOWN_FILE = "certificate.json", "certificate.md"
+AS_PLANNED, AS_FOUND = "as planned", "as found"
 NONE, REHEARSED, CERTIFIED = "none", "rehearsed", "certified"
 # What no check of this suite covers. Named in every certificate.
 NOT_COVERED = (
@@ -126,7 +128,8 @@ class CertifiedHost:
 class Certificate:
     """The statement. report_sha256: of the report's canonical JSON, which binds the statement to it.
 
-    tried_on: the checks with a verdict by what their judgement was tried on (validator.tried_on).
+    tried_on: the checks with a verdict by what their judgement was tried on (validator.tried_on). basis: AS_PLANNED, or
+    AS_FOUND: no recipe promised anything of the image, so nothing of it was compared with one.
     """
 
     verdict: Verdict
@@ -151,6 +154,7 @@ class Certificate:
     price_basis: str = ""
     log_groups: str = ""
     tried_on: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    basis: str = AS_PLANNED
 
     @property
     def is_issued(self) -> bool:
@@ -239,6 +243,7 @@ def certify(
         price_basis=report.price_basis,
         log_groups=report.log_groups,
         tried_on=tried_on.by_kind(_decided(report)),
+        basis=AS_FOUND if OBSERVED_ROLE in report.roles else AS_PLANNED,
     )
 
 
@@ -304,6 +309,7 @@ def _planned_only(report: Report) -> list[str]:
 def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
     """Everything that a reader might take for proven and that is not, a sentence each."""
     lines = [f"the proof is incomplete: {report.incomplete}"] if report.incomplete else []
+    lines += as_found_lines(report)
     lines += [f"instance type {name}: not booted" for name in report.unproven_instance_types]
     lines += [f"left out on purpose: {part}" for part in report.left_out]
     lines += carried_lines(report)
@@ -323,6 +329,21 @@ def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
     lines += [f"{name}: planned, installed by no role of this image" for name in _planned_only(report)]
     lines += [f"noted in the plan: {note}" for note in report.notes]
     return [*lines, *NOT_COVERED]
+
+
+def as_found_lines(report: Report) -> list[str]:
+    """Of an image without a recipe: what that leaves open, and the components whose checks are not applicable."""
+    if OBSERVED_ROLE not in report.roles:
+        return []
+    observed = report.plan.get("observed")
+    absent = observed.get("absent", []) if isinstance(observed, Mapping) else []
+    by = " and ".join(observed.get("absent_by", [])) if isinstance(observed, Mapping) else ""
+    lines = ["as found: no recipe promises anything of this image, so nothing of it was compared with a plan"]
+    if absent:
+        labels = {name: one.label or name for name, one in components.components().items()}
+        shown = ", ".join(labels.get(str(name), str(name)) for name in absent)
+        lines.append(f"not applicable, shown to be absent by {by}: {shown}")
+    return lines
 
 
 def carried_lines(report: Report) -> list[str]:

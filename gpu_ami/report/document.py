@@ -38,6 +38,11 @@ ORDER = (FAIL, FLAKY, ERROR, UNAVAILABLE, UNPROVEN, PASS)
 # A host is proven when a check of each of these roles passed on it; without one it is UNPROVEN.
 CORE = ("boot", "nvidia_driver", "cloudwatch_agent", "event_parser", "metrics", "logs", "xid")
 NEURON_CORE = ("boot", "neuron", "cloudwatch_agent", "event_parser", "neuron_monitor", "logs", "neuron_error")
+# Core of an image as it was found, without a recipe: it boots, its driver fits together.
+OBSERVED_CORE = ("boot", "nvidia_driver", "neuron")
+OBSERVED_ROLE = "observed"  # of validator/checks/observed.py, and of each plan with origin `observed`
+# The check without which a tier is not judged, where the image has NVIDIA's driver.
+TIER_CORE = {"T2": "compute::test_one_gpu_computes_right", "T3": "compute::test_every_gpu_computes_right"}
 # Core where the plan has the role.
 _PLANNED_ONLY = ("nvidia_driver", "cloudwatch_agent", "event_parser", "neuron_monitor")
 
@@ -187,6 +192,8 @@ class HostReport:
         """The roles that must pass on this host: those of the plan, and the ones that every plan has."""
         if self.offline:
             return []
+        if OBSERVED_ROLE in roles:
+            return [role for role in OBSERVED_CORE if role in roles or role == "boot"]
         core = NEURON_CORE if "neuron" in roles else CORE
         return [role for role in core if role in roles or role not in _PLANNED_ONLY]
 
@@ -200,6 +207,8 @@ class HostReport:
     def lacks_kernel_xid(self, roles: Sequence[str]) -> bool:
         """Whether this is real NVIDIA hardware on which no Xid of the kernel's own was followed to CloudWatch."""
         if self.offline or "nvidia_driver" not in roles or self.facts.get("hardware") != "real":
+            return False
+        if OBSERVED_ROLE in roles:  # whether it captures Xids is a finding on it
             return False
         return not any(check.verdict == PASS and _origin(check) == "kernel" for check in self.checks)
 
@@ -220,6 +229,8 @@ class HostReport:
     def unproven(self, roles: Sequence[str]) -> list[str]:
         """All that keeps a host whose checks ran from being proven, a sentence each."""
         reasons = [f"{role}: no check of it passed" for role in self.unproven_roles(roles)]
+        if OBSERVED_ROLE in roles and (why := self.lacks_core_of("T2", roles)):
+            reasons.append(why)
         reasons += [NO_KERNEL_XID] if self.lacks_kernel_xid(roles) and "xid" not in self.unproven_roles(roles) else []
         return reasons + self.unproven_restarts(roles)
 
@@ -243,11 +254,26 @@ class HostReport:
             return "the checks of the file account did not run"
         return check.first_line if check.verdict == UNPROVEN and not check.waived else ""
 
+    def lacks_core_of(self, tier: str, roles: Sequence[str]) -> str:
+        """Why a tier is not judged although checks of it passed: nothing computed; "" where its core is judged.
+
+        roles: none for a host without a plan, which may have GPUs. An image without NVIDIA's driver has no such core.
+        """
+        core = TIER_CORE.get(tier)
+        if core is None or self.offline or (roles and "nvidia_driver" not in roles):
+            return ""
+        check = next((check for check in self.checks if check.id == core), None)
+        if check is not None and (check.verdict == PASS or check.waived):
+            return ""
+        why = check.first_line if check is not None else "it did not run"
+        return f"nothing computed: {core}: {why}"
+
     def tier_verdict(self, name: str, roles: Sequence[str]) -> Verdict:
         """The worst of its checks of a tier; UNPROVEN where none passed, or where the tier needs more than passed."""
         checks = self.of_tier(name)
         missing = not any(check.verdict == PASS for check in checks)
-        missing |= name == "T0" and bool(self.not_accounted)
+        missing |= name == "T0" and bool(self.not_accounted) and OBSERVED_ROLE not in roles
+        missing |= bool(self.lacks_core_of(name, roles))
         missing |= name == "T1" and bool(self.unproven_restarts(roles))
         missing |= name == "T2" and self.lacks_kernel_xid(roles)
         missing |= name in OWN_PASSES and bool(self.open_of(name))

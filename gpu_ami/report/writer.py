@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.report import left_out, templating
-from gpu_ami.report.certificate import Certificate, carried_lines
+from gpu_ami.report.certificate import Certificate, as_found_lines, carried_lines
 from gpu_ami.report.document import HostReport, Report, counts
 from validator import waivers
 
@@ -114,7 +114,7 @@ def summary_text(report: Report, certificate: Certificate | None, out: Path) -> 
         lines += [f"    {line}" for line in _shortened(check.message.splitlines())]
     reasons = _reasons(report)
     lines += ["", *reasons] if reasons else []
-    remarks = [*carried_lines(report), *_waived(report), *_waiver_remarks(report)]
+    remarks = [*as_found_lines(report), *carried_lines(report), *_waived(report), *_waiver_remarks(report)]
     lines += ["", *remarks] if remarks else []
     lines += ["", "tiers: " + ", ".join(f"{tier['name']} {tier['verdict']}" for tier in report.tiers)]
     lines += [f"not removed: {host.left_behind.splitlines()[0]}" for host in report.hosts if host.left_behind]

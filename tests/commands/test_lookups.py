@@ -95,7 +95,7 @@ def test_ids_are_those_of_the_report(capsys: pytest.CaptureFixture[str], tmp_pat
     (tmp_path / "test_ours.py").write_text('def test_it(host):\n    """Ours runs."""\n')
     listed = {row["id"]: row for row in rows(capsys, "--checks", str(tmp_path))}
     assert "xid::test_real_fault_arrives" in listed, "also what only --provoke-xid runs"
-    ours = {"id": "test_ours::test_it", "role": "test_ours", "tier": "T1", "promise": "Ours runs."}
+    ours = {"id": "test_ours::test_it", "role": "test_ours", "tier": "T1", "promise": "Ours runs.", "needs": "nothing"}
     ours |= {"tried_on": "own", "tried_with": []}
     assert listed["test_ours::test_it"] == ours
     assert all(row["promise"] and row["tier"] in ("T0", "T1", "T2", "T3", "TN", "T4") for row in listed.values())

@@ -115,6 +115,13 @@ def test_system_kernel_flavour_and_login_are_read(tmp_path: Path) -> None:
     assert {"cuda", "efa", "neuron"} <= set(observation.absent)
 
 
+def test_library_files_are_a_source_of_the_driver(tmp_path: Path) -> None:
+    driver = observe.read_files(foreign.vendor_without_holds(tmp_path / "root")).found["nvidia_driver"]
+    assert driver.by_source["library file"] == ["580.178.04"]
+    mixed = observe.read_files(foreign.mixed_parts(tmp_path / "mixed")).found["nvidia_driver"]
+    assert "library file 580.178.04" in mixed.disagreement
+
+
 def test_a_snapshot_script_never_captures_and_says_so(tmp_path: Path) -> None:
     observation = observe.read_files(foreign.snapshot_script(tmp_path / "root"))
     (way,) = observe.capture_of(observation)

@@ -20,7 +20,7 @@ A100 = {
 
 def pytest_configure(config: pytest.Config) -> None:
     """The checks' own markers: what a replica says is read as the checks read it."""
-    for name in ("beside_live", "live", "planned(section)", "tier(name)"):
+    for name in ("beside_live", "live", "needs(what)", "planned(section)", "tier(name)"):
         config.addinivalue_line("markers", f"{name}: see validator/plugin.py")
 
 

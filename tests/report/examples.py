@@ -8,6 +8,7 @@ from typing import Any
 from gpu_ami.report.document import (
     CORE,
     EVERY_FILE,
+    TIER_CORE,
     UNAVAILABLE,
     UNPROVEN,
     HostReport,
@@ -78,7 +79,8 @@ def offline(*, accounted: str = "", **verdicts: str) -> HostReport:
 
 def tiered(**verdicts: str) -> HostReport:
     """A host whose core checks are of T1, with one check more of each tier that is named."""
-    further = [a_check("gpu", verdict, id=f"gpu::test_{tier}", tier=tier) for tier, verdict in verdicts.items()]
+    ids = {tier: TIER_CORE.get(tier, f"gpu::test_{tier}") for tier in verdicts}
+    further = [a_check("gpu", verdict, id=ids[tier], tier=tier) for tier, verdict in verdicts.items()]
     return a_host("g5.12xlarge", *further)
 
 

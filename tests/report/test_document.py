@@ -10,7 +10,7 @@ import pytest
 
 from gpu_ami.errors import UsageError
 from gpu_ami.report import document, writer
-from gpu_ami.report.document import HostReport, Report, evidence_folder
+from gpu_ami.report.document import TIER_CORE, HostReport, Report, evidence_folder
 from tests.report.examples import (
     ROLES,
     WAIVER,
@@ -34,7 +34,9 @@ def with_xid(origin: str | None, hardware: str = "real") -> HostReport:
     event = None if origin is None else {"kind": "xid", "code": 31, "origin": origin}
     checks = [check for check in core_checks() if check.role != "xid"]
     facts = {"hardware": hardware}
-    return HostReport("g5.12xlarge", checks=(*checks, a_check("xid", tier="T2", event=event)), facts=facts)
+    computed = a_check("compute", id=TIER_CORE["T2"], tier="T2")
+    checks = [*checks, computed, a_check("xid", tier="T2", event=event)]
+    return HostReport("g5.12xlarge", checks=tuple(checks), facts=facts)
 
 
 @pytest.mark.parametrize(
@@ -234,3 +236,25 @@ def test_evidence_folder_is_one_name(instance_type: str, host: str, folder: str)
 def test_verdict_of_a_host_that_was_not_checked_is_its_error() -> None:
     assert error_host().verdict(ROLES) == Verdict.UNPROVEN
     assert replace(error_host(), error_verdict=Verdict.FAIL).verdict(ROLES) == Verdict.FAIL
+
+
+@pytest.mark.parametrize("tier", ["T2", "T3"])
+@pytest.mark.parametrize("roles", [ROLES, [], ["nvidia_driver", "observed"]])
+def test_no_tier_of_gpus_passes_without_a_computation(tier: str, roles: list[str]) -> None:
+    """Also without a plan: checks of the tier passed, and nothing computed."""
+    other = a_check("gdrcopy", id="gdrcopy::test_sanity_passes", tier=tier)
+    host = a_host("g5.12xlarge", other)
+    assert host.tier_verdict(tier, roles) == "UNPROVEN"
+    skipped = a_check("compute", "UNPROVEN", id=TIER_CORE[tier], tier=tier)
+    assert a_host("g5.12xlarge", other, skipped).tier_verdict(tier, roles) == "UNPROVEN"
+    computed = a_check("compute", id=TIER_CORE[tier], tier=tier)
+    assert a_host("g5.12xlarge", other, computed).tier_verdict(tier, roles) == "PASS"
+
+
+def test_an_image_as_found_needs_no_parser_and_no_agent_of_ours() -> None:
+    roles = ["nvidia_driver", "observed"]
+    checks = (a_check("boot"), a_check("nvidia_driver"), a_check("compute", id=TIER_CORE["T2"], tier="T2"))
+    host = HostReport("g5.12xlarge", checks=checks, facts={"hardware": "real"})
+    assert host.unproven(roles) == []
+    assert host.verdict(roles) == "PASS"
+    assert HostReport("g5.12xlarge", checks=checks[:2]).verdict(roles) == "UNPROVEN"

@@ -84,7 +84,7 @@ def test_unplanned_checks_are_deselected(tmp_path: Path, sections: dict[str, Any
 def test_every_plan_has_one_drill(tmp_path: Path, section: str, drills: set[str]) -> None:
     """Also that of machines without accelerators: `gpu-ami fleet prove` proves nothing without one."""
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", section: {"version": "1"}}))
+    plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", section: {"version": "1"}, "event_parser": {}}))
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
@@ -194,7 +194,7 @@ def test_checks_that_need_a_live_one_follow_it(run: Run, tmp_path: Path, section
 @pytest.mark.slow
 def test_the_raw_log_of_a_neuron_machine_is_judged_after_its_drill(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", "neuron": {"version": "1"}}))
+    plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", "neuron": {"version": "1"}, "event_parser": {}}))
     names = ("logs", "neuron_error", "system", "xid")
     done = subprocess.run(
         [

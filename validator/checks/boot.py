@@ -157,6 +157,7 @@ def test_time_service_starts_at_boot(host: Any, observe: Observe) -> None:
         )
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_instance_type_is_the_requested_one(
     host: Any, machine: MachineUnderTest, plan: PlanDocument, observe: Observe

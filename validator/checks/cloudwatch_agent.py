@@ -14,6 +14,8 @@ from validator.probes import MachineUnderTest, hardware, package_database
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import delivery as agent_log
 
+pytestmark = pytest.mark.planned("cloudwatch_agent")
+
 _HOME = "/opt/aws/amazon-cloudwatch-agent"
 _UNIT = "amazon-cloudwatch-agent.service"
 _CHANGES = "amazon-cloudwatch-agent-ctl.*(fetch|append|remove)-config"
@@ -35,6 +37,7 @@ def test_agent_does_not_restart(host: Any, observe: Observe) -> None:
     observe.same(output(host, "systemctl show -p NRestarts --value %s", _UNIT).strip(), "0", f"restarts of {_UNIT}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_agent_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed agent is the planned version."""
@@ -62,6 +65,7 @@ def test_agent_reports_configured(host: Any, observe: Observe) -> None:
     observe.same({key: status.get(key) for key in expected}, expected, "amazon-cloudwatch-agent-ctl -a status")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_installed_configuration_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The agent has exactly the planned configuration: every planned metric and log file, and no other."""
@@ -74,6 +78,7 @@ def test_installed_configuration_is_the_planned_one(host: Any, plan: PlanDocumen
         observe.fail(f"{agent_config.DIRECTORY} differs from the plan: {'; '.join(differences)}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_configuration_was_not_replaced(host: Any, observe: Observe) -> None:
     """The agent has the image's parts of configuration, and no other: no fetch-config, of user data too, replaced them.
@@ -91,6 +96,7 @@ def test_configuration_was_not_replaced(host: Any, observe: Observe) -> None:
         observe.fail(change + (f"; the user data asks for it ({script[0]})" if script else ""))
 
 
+@pytest.mark.needs("observed")
 def test_agent_log_has_no_error(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The agent's log has no error. The agent logs an error when it cannot publish.
 

@@ -72,6 +72,7 @@ def test_one_gpu_computes_right(computed: compute.Compute, observe: Observe) -> 
         observe.fail("; ".join(defects))
 
 
+@pytest.mark.needs("observed")
 def test_cuda_sees_the_promised_gpus(
     computed: compute.Compute, host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
@@ -133,6 +134,7 @@ def test_every_gpu_computes_right(computed: compute.Compute, observe: Observe) -
         observe.fail("; ".join(wrong))
 
 
+@pytest.mark.needs("observed")
 def test_gpus_copy_to_each_other(
     computed: compute.Compute, host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:

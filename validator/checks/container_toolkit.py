@@ -38,6 +38,7 @@ def docker_runtime(text: str) -> str | None:
     return None if path is None else str(path)
 
 
+@pytest.mark.needs("promise")
 def test_toolkit_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvidia-ctk is the planned version."""
     shown = output(host, "nvidia-ctk --version")
@@ -46,6 +47,7 @@ def test_toolkit_is_the_planned_version(host: Any, plan: PlanDocument, observe: 
     )
 
 
+@pytest.mark.needs("observed")
 def test_runtime_knows_the_toolkit(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The container runtime's configuration has the runtime `nvidia`. Without it no container gets a GPU."""
     runtime = section(plan, "container_toolkit", ContainerToolkit)["runtime"]
@@ -95,6 +97,7 @@ def _require_configured_node(host: Any) -> None:
         unproven("nodeadm configures containerd when the node joins a cluster, and this one has joined none")
 
 
+@pytest.mark.needs("promise")
 def test_default_runtime_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The default runtime is configured, and is nvidia on an EKS node, runc elsewhere.
 
@@ -115,6 +118,7 @@ def test_default_runtime_is_the_planned_one(host: Any, plan: PlanDocument, obser
     observe.same(config.default_runtime, expected, "default_runtime_name (containerd config dump)")
 
 
+@pytest.mark.needs("observed")
 def test_systemd_manages_cgroups(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """systemd alone manages cgroups, also those of containers with GPUs, whose runtime has a setting of its own.
 
@@ -134,6 +138,7 @@ def test_systemd_manages_cgroups(host: Any, plan: PlanDocument, observe: Observe
         observe.fail(f"SystemdCgroup (containerd config dump): expected true, got {', '.join(wrong) or 'no runtime'}")
 
 
+@pytest.mark.needs("promise")
 def test_runtime_reads_cdi(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The container runtime itself takes devices by CDI, from the folder in which the specification is written."""
     _require_cdi(plan)
@@ -183,6 +188,7 @@ def started(host: Any, plan: PlanDocument, machine: MachineUnderTest) -> contain
 _WAYS = pytest.mark.parametrize("way", ["runtime", "cdi"])
 
 
+@pytest.mark.needs("observed")
 @_WAYS
 @pytest.mark.live
 @pytest.mark.tier("T3")
@@ -193,6 +199,7 @@ def test_container_computes_on_every_gpu(
     _judge(plan, started, observe, way, started.uuids)
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.live
 @pytest.mark.tier("T3")
 def test_container_has_no_other_gpu(plan: PlanDocument, started: containers.Started, observe: Observe) -> None:
@@ -219,6 +226,7 @@ def _judge(plan: PlanDocument, started: containers.Started, observe: Observe, wa
         )
 
 
+@pytest.mark.needs("observed")
 @_WAYS
 @pytest.mark.live
 @pytest.mark.tier("T3")
@@ -240,6 +248,7 @@ def test_container_keeps_its_gpus(plan: PlanDocument, started: containers.Starte
         observe.fail(f"after systemctl daemon-reload, container by {way} ({container.how}): {fault}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_specification_is_written_at_boot(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The CDI specification is generated at each boot. One from the build would name other GPUs."""
@@ -256,6 +265,7 @@ def test_specification_is_written_at_boot(host: Any, plan: PlanDocument, observe
         )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 def test_cdi_lists_every_gpu(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """CDI lists each GPU of the instance type by index and by UUID, and the device `all`.
@@ -293,6 +303,7 @@ def _divided(host: Any, machine: MachineUnderTest) -> list[nvidia_smi.Listed]:
     )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 def test_device_nodes_are_there(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """Every device node in the CDI specification exists. A container does not start with a missing node."""
@@ -329,12 +340,14 @@ def _require_cdi(plan: PlanDocument) -> None:
         unproven(f"container toolkit {planned['version']} is planned without CDI")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed packages of the toolkit have exactly the planned versions."""
     packages.check_installed(host, plan, "container_toolkit", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages of the toolkit are held, so a system upgrade does not change them."""

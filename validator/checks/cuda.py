@@ -49,6 +49,7 @@ def _driver(host: Any, observe: Observe) -> tuple[tuple[int, int], str]:
     return version(int(library.value)), library.file
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_compiler_is_the_planned_release(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvcc in /usr/local/cuda is the planned release. Another one compiles for another runtime."""
@@ -60,6 +61,7 @@ def test_compiler_is_the_planned_release(host: Any, plan: PlanDocument, observe:
     observe.same(release(done.stdout), _dotted(_planned(plan)), "nvcc --version (/usr/local/cuda/bin)")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_link_leads_to_the_planned_toolkit(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """/usr/local/cuda points to the planned toolkit, although others may be installed."""
@@ -67,12 +69,14 @@ def test_link_leads_to_the_planned_toolkit(host: Any, plan: PlanDocument, observ
     observe.same(target, f"/usr/local/cuda-{_dotted(_planned(plan))}", "/usr/local/cuda")
 
 
+@pytest.mark.needs("promise")
 def test_runtime_on_the_loader_path_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The CUDA runtime on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     runtime, file = _runtime(host, plan, observe)
     observe.same(_dotted(runtime), _dotted(_planned(plan)), f"cudaRuntimeGetVersion of {file}")
 
 
+@pytest.mark.needs("promise")
 def test_login_shells_find_the_toolkit(host: Any, observe: Observe) -> None:
     """A login shell has the toolkit in PATH and no stub or compat libraries in LD_LIBRARY_PATH."""
     first, _, last = host.run(_LOGIN).stdout.rpartition("LD_LIBRARY_PATH=")
@@ -86,6 +90,7 @@ def test_login_shells_find_the_toolkit(host: Any, observe: Observe) -> None:
         observe.fail(f"LD_LIBRARY_PATH of a login shell: {', '.join(shadowing)} precedes the driver's libcuda")
 
 
+@pytest.mark.needs("observed")
 def test_driver_runs_this_runtime(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The driver's libcuda supports this runtime, natively or by minor version compatibility as planned."""
     mode = section(plan, "cuda", Cuda)["compatibility"]
@@ -100,6 +105,7 @@ def test_driver_runs_this_runtime(host: Any, plan: PlanDocument, observe: Observ
         )
 
 
+@pytest.mark.needs("promise")
 def test_libcuda_is_the_planned_one(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """libcuda is the driver's, unless forward compatibility is planned. With a newer one no CUDA program runs."""
     _, file = _driver(host, observe)
@@ -113,6 +119,7 @@ def test_libcuda_is_the_planned_one(host: Any, plan: PlanDocument, machine: Mach
     observe.same(libcuda_version, expected, f"libcuda on the loader path ({file})")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_no_unplanned_compat_library(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """No unplanned cuda-compat package is installed. Its libcuda could replace the driver's."""
@@ -128,12 +135,14 @@ def test_no_unplanned_compat_library(host: Any, plan: PlanDocument, observe: Obs
     observe.nothing([f"{row[0]} {row[1]}" for row in rows if row[0] not in planned], "unplanned compat packages")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed packages of the toolkit have exactly the planned versions."""
     packages.check_installed(host, plan, "cuda", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages of the toolkit are held, so a system upgrade does not change them."""

@@ -74,6 +74,7 @@ def _result(test: str, row: Mapping[str, Any]) -> Result:
     return Result(str(test), str(row["status"]), where, tuple(texts))
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.parametrize("program", ["dcgmi", "nv-hostengine"])
 def test_program_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe, program: str) -> None:
     """dcgmi and the host engine are the planned version. They do not work with another version of each other."""
@@ -83,12 +84,14 @@ def test_program_is_the_planned_version(host: Any, plan: PlanDocument, observe: 
     observe.same(version(done.stdout), section(plan, "dcgm", Component)["version"], f"{program} --version")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_host_engine_starts_at_boot(host: Any, observe: Observe) -> None:
     """The host engine starts at boot."""
     observe.same(host.run("systemctl is-enabled %s", _UNIT).stdout.strip(), "enabled", f"{_UNIT} at boot")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T2")
 def test_host_engine_runs(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """The host engine runs on machines with GPUs and was not restarted; without a GPU it is inactive."""
@@ -99,6 +102,7 @@ def test_host_engine_runs(host: Any, plan: PlanDocument, machine: MachineUnderTe
     observe.same({key: state.get(key, "") for key in expected}, expected, _UNIT)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 def test_every_gpu_is_discovered(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """dcgmi lists every GPU of the instance type. The host engine enumerates GPUs once, when it starts."""
@@ -116,6 +120,7 @@ def test_every_gpu_is_discovered(host: Any, plan: PlanDocument, machine: Machine
         )
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.live
 @pytest.mark.tier("T3")
 def test_diagnostics_pass(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
@@ -143,12 +148,14 @@ def test_diagnostics_pass(host: Any, plan: PlanDocument, machine: MachineUnderTe
         unproven(f"dcgmi diag -r 2: skipped {', '.join(skipped)}; passed {', '.join(sorted(ran)) or 'none'}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed packages of DCGM have exactly the planned versions."""
     packages.check_installed(host, plan, "dcgm", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held, so a system upgrade does not change DCGM."""

@@ -24,6 +24,7 @@ _SHARED = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 _STAT = f"stat -c '%F|%a|%n' {' '.join(_SHARED)} /dev/nvidia[0-9]* /dev/nvidia-caps/*"
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_uvm_module_is_on_disk_for_every_kernel(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe

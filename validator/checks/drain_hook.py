@@ -47,6 +47,7 @@ exit 4
 """
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_hook_is_running_and_enabled(host: Any, observe: Observe) -> None:
     """The drain hook is running, enabled, and was not restarted in this boot. A notice leaves only minutes."""
@@ -59,6 +60,7 @@ def test_hook_is_running_and_enabled(host: Any, observe: Observe) -> None:
     observe.same({key: unit.get(key, "") for key in expected}, expected, _UNIT)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_metadata_is_read(host: Any, observe: Observe) -> None:
     """The hook polled the instance metadata recently and without error. A hook that cannot poll is active, too."""
@@ -75,6 +77,7 @@ def test_metadata_is_read(host: Any, observe: Observe) -> None:
         observe.fail(f"the instance metadata cannot be read: {'; '.join(status['problems'])}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_unit_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The unit has the planned notices, time limit and log."""
@@ -87,6 +90,7 @@ def test_unit_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe
     observe.same(started, [expected], _UNIT_FILE)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_scripts_would_run(host: Any, observe: Observe) -> None:
     """Every script in drain.d is executable and writable only by root. The hook, which runs as root, skips others."""
@@ -110,12 +114,14 @@ def _fault(path: str, kind: str, mode: int, owner: str) -> str:
     return "" if mode & 0o100 else f"not executable (mode {mode:04o})"
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_log_is_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The log of notices is rotated without losing lines."""
     logrotate.check_rotated(host, [section(plan, "drain_hook", DrainHook)["log"]], observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.live
 def test_notice_runs_scripts_once(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed hook acts on each planned notice, once, and does nothing without one.
@@ -140,6 +146,7 @@ def test_notice_runs_scripts_once(host: Any, plan: PlanDocument, observe: Observ
             )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.live
 def test_running_hook_runs_a_drill(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The running hook, within the limits of its unit, runs the script of a drill and logs its end."""
@@ -151,6 +158,7 @@ def test_running_hook_runs_a_drill(host: Any, plan: PlanDocument, observe: Obser
     )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.live
 def test_log_of_a_drill_arrives(
     host: Any,

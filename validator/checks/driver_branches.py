@@ -37,6 +37,7 @@ def _flavours(plan: PlanDocument, branch: DriverBranch) -> list[str]:
     return sorted({of_types[name] for name in branch["instance_types"]}) or ["open"]
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.offline
 @pytest.mark.tier("T0")
 def test_every_tree_is_there(host: Any, plan: PlanDocument, observe: Observe) -> None:
@@ -62,6 +63,7 @@ def test_every_tree_is_there(host: Any, plan: PlanDocument, observe: Observe) ->
         observe.fail(f"drivers in {folder}: expected {planned}, got {'; '.join(wrong)}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.offline
 @pytest.mark.tier("T0")
 def test_trees_are_complete(host: Any, plan: PlanDocument, observe: Observe) -> None:
@@ -79,6 +81,7 @@ def test_trees_are_complete(host: Any, plan: PlanDocument, observe: Observe) -> 
         observe.fail(f"missing: {', '.join(missing)}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.offline
 @pytest.mark.tier("T0")
 def test_modules_are_there_for_every_kernel(host: Any, plan: PlanDocument, observe: Observe) -> None:
@@ -100,6 +103,7 @@ def test_modules_are_there_for_every_kernel(host: Any, plan: PlanDocument, obser
         observe.fail(f"modules in {_trees(plan)}: expected {planned}, got {'; '.join(wrong) or 'no installed kernel'}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.offline
 @pytest.mark.tier("T0")
 def test_lists_select_the_planned_driver(host: Any, plan: PlanDocument, observe: Observe) -> None:
@@ -133,12 +137,14 @@ def _gpus(host: Any, path: str) -> set[str]:
     return set(re.findall(r"^0x[0-9A-Fa-f]{4}\s+(\S.*?)\s*$", host.run("cat %s", path).stdout, re.MULTILINE))
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_selection_starts_at_boot(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The units that select and install a driver are enabled. Without them no machine has one."""
     base_ami.check_enabled(host, section(plan, "nvidia_driver", NvidiaDriver)["selects_at_boot"], observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_taken_driver_is_that_of_this_type(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe

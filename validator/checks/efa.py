@@ -84,12 +84,14 @@ def is_version(module: str, planned: str) -> bool:
     return module in (planned, f"{planned}g")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_installer_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The EFA installer that ran is the planned version. Its packages were tested together."""
     observe.same(_record(host, observe).version, section(plan, "efa", Efa)["version"], f"EFA installer ({RECORD})")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_parts_are_those_of_the_mode(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """libfabric and Open MPI are installed in mode full, and are not in mode minimal."""
@@ -106,6 +108,7 @@ def test_parts_are_those_of_the_mode(host: Any, plan: PlanDocument, observe: Obs
         )
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_recorded_packages_are_installed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every package that the installer recorded is installed in that version. Nothing has replaced it."""
@@ -116,6 +119,7 @@ def test_recorded_packages_are_installed(host: Any, plan: PlanDocument, observe:
         observe.fail(f"installed version differs from the record: {'; '.join(changed) or 'no package is recorded'}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installer's packages are held, so a system upgrade does not replace its rdma-core."""
@@ -130,6 +134,7 @@ def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> N
         observe.fail(f"not held: {', '.join(not_held) or 'no package is installed'}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The module on disk of each installed kernel is the installer's, so the next boot has its adapters."""
@@ -137,6 +142,7 @@ def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observ
     kernel_modules.check_on_disk(host, "efa", planned, observe, lambda version: is_version(version, planned))
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.tier("T0")
 def test_peer_memory_module_fits_the_driver(host: Any, plan: PlanDocument, observe: Observe) -> None:
@@ -165,6 +171,7 @@ def _module_version(host: Any, plan: PlanDocument, observe: Observe) -> str:
     return str(section(plan, "efa", Efa).get("contents", {}).get("kernel_module") or _record(host, observe).driver)
 
 
+@pytest.mark.needs("promise")
 def test_libfabric_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """fi_info runs with the libfabric of the planned installer."""
     efa = section(plan, "efa", Efa)
@@ -182,6 +189,7 @@ def test_libfabric_is_the_planned_one(host: Any, plan: PlanDocument, observe: Ob
         observe.fail(f"libfabric: expected {planned} (EFA installer {efa['version']}), got {match[1]}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_bundled_plugin_is_the_installer_s(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The plugin on the loader path is the installer's, in the version of this installer."""
@@ -191,6 +199,7 @@ def test_bundled_plugin_is_the_installer_s(host: Any, plan: PlanDocument, observ
     ofi_nccl.check_plugin(host, efa["contents"]["ofi_nccl"], observe)
 
 
+@pytest.mark.needs("observed")
 def test_libraries_can_be_opened(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """A program opens libfabric and the installer's plugin, with the versions of symbols that they need."""
     efa = section(plan, "efa", Efa)
@@ -200,6 +209,7 @@ def test_libraries_can_be_opened(host: Any, plan: PlanDocument, observe: Observe
     shared_libraries.check_opened(host, observe, [_LIBFABRIC, *(ofi_nccl.on_path(host) if bundled else [])])
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_loaded_module_is_the_planned_one(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
@@ -216,6 +226,7 @@ def test_loaded_module_is_the_planned_one(
         observe.fail(f"module efa: expected {planned}, got {loaded}; {machine.instance_type} has {promised} adapters")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.tier("T3")
 @pytest.mark.survives
@@ -236,6 +247,7 @@ def test_adapters_reach_gpu_memory(host: Any, plan: PlanDocument, machine: Machi
         observe.fail(f"device/p2p: expected NVIDIA, got {'; '.join(wrong)}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_every_promised_adapter_is_there(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe

@@ -13,6 +13,8 @@ from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import event_policy, hardware, logrotate
 
+pytestmark = pytest.mark.planned("event_parser")
+
 _UNIT = "aws-hw-monitor.service"
 _PATHS = f"/etc/systemd/system/{_UNIT}.d/paths.conf"
 _PARSER_HOME = "/opt/aws/cloudwatch/nvidia"
@@ -36,6 +38,7 @@ def require_parser(host: Any) -> dict[str, str]:
     return unit
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_parser_is_running_and_enabled(host: Any, observe: Observe) -> None:
     """The parser's main process is running and its unit is enabled. The state "active (exited)" proves nothing."""
@@ -46,6 +49,7 @@ def test_parser_is_running_and_enabled(host: Any, observe: Observe) -> None:
         observe.fail(f"{_UNIT} has no main process")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_parser_does_not_restart(host: Any, observe: Observe) -> None:
     """The parser did not restart in this boot, and systemd would restart it after a crash."""
@@ -59,6 +63,7 @@ def test_parser_does_not_restart(host: Any, observe: Observe) -> None:
         observe.fail(f"{_UNIT}: Restart: expected always or on-failure, got {unit.get('Restart')}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_parser_reads_the_kernel_log(host: Any, observe: Observe) -> None:
     """The parser's main process has /dev/kmsg open. Any other source is a snapshot or writable by users."""
@@ -70,6 +75,7 @@ def test_parser_reads_the_kernel_log(host: Any, observe: Observe) -> None:
         observe.fail(f"process {pid} of {_UNIT} has not opened /dev/kmsg; open files: {', '.join(files) or 'none'}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_parser_has_a_heartbeat(host: Any, observe: Observe) -> None:
     """The parser wrote its status within two heartbeat periods. A parser that hangs is still active."""
@@ -86,6 +92,7 @@ def test_parser_has_a_heartbeat(host: Any, observe: Observe) -> None:
         observe.fail(f"the parser's last heartbeat was {age:.0f} s ago, expected within {limit:.0f} s")
 
 
+@pytest.mark.needs("promise")
 def test_policy_is_understood(host: Any, observe: Observe) -> None:
     """The operator's severity policy, if there is one, is valid. Codes that it changes are listed."""
     require_parser(host)
@@ -99,6 +106,7 @@ def test_policy_is_understood(host: Any, observe: Observe) -> None:
         unproven(f"{event_policy.PATH} differs from the catalogue: {'; '.join(changed)}")
 
 
+@pytest.mark.needs("promise")
 def test_unit_has_no_override(host: Any, observe: Observe) -> None:
     """The loaded unit is the one that the role installed. A drop-in could change its files, rights and restart."""
     shown = output(host, f"systemctl show -p DropInPaths,NeedDaemonReload {_UNIT}")
@@ -114,6 +122,7 @@ def test_unit_has_no_override(host: Any, observe: Observe) -> None:
         observe.fail(f"{_UNIT} was changed on disk after systemd loaded it (NeedDaemonReload)")
 
 
+@pytest.mark.needs("promise")
 def test_parser_starts_before_the_agent(host: Any, observe: Observe) -> None:
     """The parser is ordered before the agent, so its files exist when the agent starts."""
     before = _unit(host).get("Before", "").split()
@@ -122,6 +131,7 @@ def test_parser_starts_before_the_agent(host: Any, observe: Observe) -> None:
         observe.fail(f"{_UNIT}: Before: expected {_AGENT_UNIT}, got {' '.join(before) or 'none'}")
 
 
+@pytest.mark.needs("promise")
 def test_files_are_writable_by_root_only(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Program, unit and logs are owned by root and writable only by root. The parser runs with root's rights."""
     logs = [plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]]
@@ -140,6 +150,7 @@ def test_files_are_writable_by_root_only(host: Any, plan: PlanDocument, observe:
         observe.fail(f"not owned by root, or writable by others: {', '.join(wrong)}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_parser_files_are_unchanged(host: Any, observe: Observe) -> None:
     """Every file of the parser has the checksum of its installation, and there is no other module with them.
@@ -161,6 +172,7 @@ def test_parser_files_are_unchanged(host: Any, observe: Observe) -> None:
     observe.nothing(unexpected, "modules that are not the parser's")
 
 
+@pytest.mark.needs("promise")
 def test_diagnosis_answers(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """gpu-ami-diagnose is in PATH and reads the events, the services and every GPU. On-call engineers run it first.
 
@@ -188,6 +200,7 @@ def test_diagnosis_answers(host: Any, plan: PlanDocument, observe: Observe) -> N
         observe.same(len(answers["gpus"]["data"]), listed, "GPUs in the diagnosis")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_logs_are_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Both logs are rotated without losing lines. A flood of errors must not fill the disk."""
@@ -195,6 +208,7 @@ def test_logs_are_rotated(host: Any, plan: PlanDocument, observe: Observe) -> No
     logrotate.check_rotated(host, logs, observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_kernel_ring_is_large_enough(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The kernel log buffer has the planned size, so a burst of Xids does not overwrite one that was not read."""
@@ -203,6 +217,7 @@ def test_kernel_ring_is_large_enough(host: Any, plan: PlanDocument, observe: Obs
     observe.same(values[-1] if values else "not set", planned, "log_buf_len on the kernel command line")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.survives
 def test_drivers_own_lines_are_in_the_raw_log(host: Any, plan: PlanDocument, observe: Observe) -> None:

@@ -17,6 +17,7 @@ _UNIT = "nvidia-fabricmanager.service"
 PROGRAM = Program("nv-fabricmanager", "Fabric Manager version is")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_fabric_manager_is_the_planned_version(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
@@ -34,18 +35,21 @@ def test_fabric_manager_is_of_the_driver_s_version(host: Any, observe: Observe) 
     PROGRAM.check_of_loaded_driver(host, observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed package has exactly the planned version."""
     packages.check_installed(host, plan, "fabric_manager", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The package is held, so a system upgrade does not separate it from the driver."""
     packages.check_held(host, plan, "fabric_manager", observe)
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_fabric_manager_is_enabled(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The unit is enabled. An image with the fabric manager is also for machines with NVSwitches."""
@@ -53,6 +57,7 @@ def test_fabric_manager_is_enabled(host: Any, plan: PlanDocument, observe: Obser
     observe.same(host.run("systemctl is-enabled %s", _UNIT).stdout.strip(), "enabled", f"systemctl is-enabled {_UNIT}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_fabric_manager_runs_where_nvswitch_is(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
@@ -77,6 +82,7 @@ def test_fabric_manager_runs_where_nvswitch_is(
     )
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.planned("fabric_manager.nvlsm_instance_types")
 @pytest.mark.tier("T0")
 def test_subnet_manager_is_there_where_it_is_needed(host: Any, plan: PlanDocument, observe: Observe) -> None:

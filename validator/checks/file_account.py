@@ -84,6 +84,7 @@ def examine(
     return Subject(image, base, tuple(footprints.values()), packages, variables, login)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 @pytest.mark.accounted
 @pytest.mark.survives
@@ -117,6 +118,7 @@ def test_every_file_is_explained(subject: Subject, observe: Observe, request: py
     _require_none(lines, "files without an explanation", observe, EVIDENCE if folder is not None else "")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 @pytest.mark.accounted
 def test_every_package_is_explained(subject: Subject, observe: Observe) -> None:
@@ -125,6 +127,7 @@ def test_every_package_is_explained(subject: Subject, observe: Observe) -> None:
     _require_none(list(subject.packages.findings), "packages without an explanation", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 @pytest.mark.accounted
 @pytest.mark.survives
@@ -133,6 +136,7 @@ def test_every_account_is_explained(subject: Subject, observe: Observe) -> None:
     _require_no(account.unexplained_accounts, subject, "accounts and groups", observe, subject.login)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.accounted
 @pytest.mark.survives
 def test_every_kernel_option_is_explained(subject: Subject, observe: Observe) -> None:
@@ -140,6 +144,7 @@ def test_every_kernel_option_is_explained(subject: Subject, observe: Observe) ->
     _require_no(account.unexplained_kernel_options, subject, "kernel options", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 @pytest.mark.accounted
 def test_every_boot_entry_is_explained(host: Any, subject: Subject, observe: Observe) -> None:
@@ -157,6 +162,7 @@ def test_every_boot_entry_is_explained(host: Any, subject: Subject, observe: Obs
     _require_none(unexplained, "options of boot entries without an explanation", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.accounted
 @pytest.mark.survives
 def test_every_listening_program_is_explained(subject: Subject, observe: Observe) -> None:
@@ -164,6 +170,7 @@ def test_every_listening_program_is_explained(subject: Subject, observe: Observe
     _require_no(account.unexplained_listeners, subject, "listening programs", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.accounted
 @pytest.mark.survives
 def test_every_mount_is_explained(subject: Subject, observe: Observe) -> None:

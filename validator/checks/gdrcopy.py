@@ -27,12 +27,14 @@ def _reported(plan: PlanDocument) -> str:
     return reported_version(section(plan, "gdrcopy", Component)["version"])
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every installed kernel has the planned module, so the next boot has it."""
     kernel_modules.check_on_disk(host, "gdrdrv", _reported(plan), observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_dkms_has_the_planned_release(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """DKMS has exactly the planned release. The module reports only two numbers of its version."""
@@ -42,6 +44,7 @@ def test_dkms_has_the_planned_release(host: Any, plan: PlanDocument, observe: Ob
     observe.same(releases, [planned], f"gdrdrv releases installed by DKMS ({status.strip() or 'none'})")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_library_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The libgdrapi on the loader path is the planned version. It must match the module."""
@@ -54,6 +57,7 @@ def test_library_is_the_planned_one(host: Any, plan: PlanDocument, observe: Obse
         observe.fail(f"{_LIBRARY}: expected version {planned}, got {files[0]}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T2")
 @pytest.mark.survives
 def test_module_is_loaded_beside_the_driver(
@@ -69,6 +73,7 @@ def test_module_is_loaded_beside_the_driver(
     observe.same(state, {"module": planned, "/dev/gdrdrv": "character special file 666"}, "gdrdrv")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T2")
 def test_sanity_passes(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """GDRCopy's own test passes on the GPUs of this machine."""

@@ -23,6 +23,7 @@ _DRIVER_PACKAGES = (
 )  # fmt: skip
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_no_driver_package_is_installed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """No package of another NVIDIA driver is installed. Its next upgrade would replace files of the GRID driver."""
@@ -37,6 +38,7 @@ def test_no_driver_package_is_installed(host: Any, plan: PlanDocument, observe: 
     )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_licence_daemon_has_its_settings(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """gridd.conf has the planned settings alone. They decide which product the driver is licensed as."""
@@ -45,6 +47,7 @@ def test_licence_daemon_has_its_settings(host: Any, plan: PlanDocument, observe:
     observe.same(settings, section(plan, "nvidia_driver", NvidiaDriver)["licence_settings"], _SETTINGS)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 @pytest.mark.usefixtures("board")
 def test_licence_daemon_runs(host: Any, observe: Observe) -> None:
@@ -53,6 +56,7 @@ def test_licence_daemon_runs(host: Any, observe: Observe) -> None:
     observe.same(states, ["active", "enabled"], _UNIT)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T2")
 @pytest.mark.survives
 @pytest.mark.usefixtures("board")

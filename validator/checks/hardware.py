@@ -51,6 +51,7 @@ def test_every_gpu_answers(machine: MachineUnderTest, observe: Observe) -> None:
         observe.fail(f"unknown values: {'; '.join(silent)}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_gpus_are_linked_as_promised(
     hardware: Hardware, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
@@ -73,6 +74,7 @@ def test_gpus_are_linked_as_promised(
         observe.fail(f"{differences[0]}{more}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_nvlink_fabric_is_complete(host: Any, machine: MachineUnderTest, plan: PlanDocument, observe: Observe) -> None:
     """Every GPU is registered in the NVLink fabric, which is healthy. Until then CUDA fails with error 802.
@@ -102,6 +104,7 @@ def test_nvlink_fabric_is_complete(host: Any, machine: MachineUnderTest, plan: P
         observe.fail(f"{LOG}: expected that all NVSwitches are configured since its last start{last}")
 
 
+@pytest.mark.needs("observed")
 def test_nvswitches_are_the_promised_ones(
     hardware: Hardware, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
@@ -125,6 +128,7 @@ def test_nvswitches_are_the_promised_ones(
         observe.fail(f"NVSwitches: expected {expected} ({recorded.name}), got {', '.join(switches)}")
 
 
+@pytest.mark.needs("observed")
 def test_efa_interfaces_are_the_promised_ones(
     hardware: Hardware, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:

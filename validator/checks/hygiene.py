@@ -212,6 +212,7 @@ def test_no_credentials_left(host: Any, observe: Observe) -> None:
     observe.nothing(sorted(files), "credentials")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_only_login_user_has_passwordless_sudo(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Only the login user has sudo without a password, and ssm-user, which the SSM agent adds.

@@ -27,6 +27,7 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
+@pytest.mark.needs("observed")
 def test_services_start_at_boot(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Agent and parser are enabled in the image before any boot."""
     units = [unit for role, unit in _UNITS.items() if role in plan["roles"]]
@@ -36,6 +37,7 @@ def test_services_start_at_boot(host: Any, plan: PlanDocument, observe: Observe)
     observe.same(states, dict.fromkeys(units, "enabled"), "units in the image")
 
 
+@pytest.mark.needs("promise")
 def test_kernel_log_buffer_is_configured(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every boot entry sets the planned size of the kernel log buffer."""
     planned = f"log_buf_len={plan['event_parser']['log_buf_len']}"

@@ -16,6 +16,7 @@ _UNIT = "nvidia-imex.service"
 PROGRAM = Program("nvidia-imex", "IMEX version is")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_imex_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """IMEX reports the planned version. A package name does not prove its contents."""
@@ -27,18 +28,21 @@ def test_imex_is_of_the_driver_s_version(host: Any, observe: Observe) -> None:
     PROGRAM.check_of_loaded_driver(host, observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed package has exactly the planned version."""
     packages.check_installed(host, plan, "imex", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The package is held, so a system upgrade does not separate it from the driver."""
     packages.check_held(host, plan, "imex", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_imex_is_enabled_where_a_family_needs_it(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The unit is enabled if a planned instance type needs IMEX, and disabled otherwise."""
@@ -56,6 +60,7 @@ def test_image_lists_no_machines(host: Any, observe: Observe) -> None:
     observe.nothing([row for row in rows if row and not row.startswith("#")], "nodes in nodes_config.cfg")
 
 
+@pytest.mark.needs("observed")
 def test_imex_has_not_failed(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """IMEX has not failed. It is inactive with an empty node list or if the instance type does not need it."""
     state = host.run("systemctl show -p ActiveState --value %s", _UNIT).stdout.strip()

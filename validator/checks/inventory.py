@@ -142,6 +142,7 @@ def _require_none(files: list[str], what: str, declared: Declared, observe: Obse
     observe.nothing(files, what)
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_packaged_files_are_unchanged(
     host: Any, plan: Any, declared: Declared, since_image: SinceImage | None, observe: Observe
@@ -176,6 +177,7 @@ def test_packaged_files_are_unchanged(
         observe(unchanged_since_image(kept, []), [])
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_programs_are_packaged(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every program and library in the system's directories belongs to a package, or a role declares it."""
@@ -187,6 +189,7 @@ def test_programs_are_packaged(host: Any, plan: Any, declared: Declared, observe
     _require_none(footprints.unexpected(entries, _PROGRAMS, declared), "programs of no package", declared, observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_local_files_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """/usr/local, /usr/src and /srv have only files of packages and roles.
@@ -197,6 +200,7 @@ def test_local_files_are_declared(host: Any, plan: Any, declared: Declared, obse
     _require_none(_unexpected(host, plan, declared, folders), "files of no package", declared, observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_units_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every systemd unit, timer and drop-in belongs to a package or a role."""
@@ -205,12 +209,14 @@ def test_units_are_declared(host: Any, plan: Any, declared: Declared, observe: O
     )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_login_settings_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every file of PAM, sudo, sshd and polkit belongs to a package, the base AMI or a role."""
     _require_none(_unexpected(host, plan, declared, _LOGIN), "login settings of no package", declared, observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_environment_settings_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every shell profile and loader path belongs to a package or a role. They affect every login or program."""
@@ -219,12 +225,14 @@ def test_environment_settings_are_declared(host: Any, plan: Any, declared: Decla
     )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_kernel_settings_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every file of sysctl.d, modprobe.d, udev and the boot loader belongs to a package, the base AMI or a role."""
     _require_none(_unexpected(host, plan, declared, _KERNEL), "kernel settings of no package", declared, observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_scheduled_jobs_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every cron job, startup script and cloud-init setting belongs to a package or the base AMI."""
@@ -240,6 +248,7 @@ def test_scheduled_jobs_are_declared(host: Any, plan: Any, declared: Declared, o
     )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_bill_of_materials_is_current(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """The image's bill of materials lists the installed packages and kernel modules, no more and no fewer.
@@ -264,6 +273,7 @@ def test_bill_of_materials_is_current(host: Any, plan: Any, machine: MachineUnde
     observe.nothing(bill_of_materials.differences(listed, installed), "differences from the bill of materials")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_package_sources_are_planned(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Package sources, keys, proxies and credentials are the base AMI's or planned. Upgrades come from them."""
@@ -287,12 +297,14 @@ def test_package_sources_are_planned(host: Any, plan: Any, declared: Declared, o
     )
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_certificates_are_packaged(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """No certificate authority is trusted beyond those of the packages. It could sign for every host."""
     _require_none(_unexpected(host, plan, declared, _CERTIFICATES), "certificates of no package", declared, observe)
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_accounts_are_known(host: Any, plan: Any, observe: Observe) -> None:
     """Only root and the login user can log in, and only they are members of privileged groups."""
@@ -412,6 +424,7 @@ for home in {homes}; do
 done"""
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_shell_files_are_those_of_a_new_account(host: Any, plan: Any, observe: Observe) -> None:
     """What a login shell reads in a home is what a new account has. A line of a build there runs at each login."""
@@ -439,6 +452,7 @@ def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
     observe.nothing(links, "links that update-alternatives does not know")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_authorized_keys_are_in_homes_only(host: Any, plan: Any, observe: Observe) -> None:
     """No authorized_keys file is outside home directories, and sshd reads keys from no other place."""

@@ -36,6 +36,7 @@ def _expected(kernel: Kernel) -> str:
     return " or ".join(kernel.get("follows") or [kernel["version"]])
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_running_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The running kernel is of the planned series, for which the drivers were built and proven."""
@@ -45,6 +46,7 @@ def test_running_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, ob
         observe.fail(f"running kernel: expected line {line}, got {release}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_every_installed_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """No kernel of another series is installed. The boot loader could select it at the next boot."""
@@ -69,6 +71,7 @@ def test_modules_can_be_built_for_the_running_kernel(host: Any, observe: Observe
         )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_kernel_is_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The kernel is held. An upgraded kernel would boot without the modules that were built for this one."""

@@ -33,6 +33,8 @@ def files(host: Any, machine: MachineUnderTest, log_group_suffix: str) -> list[L
     return agent_config.log_files(installed, metadata)
 
 
+@pytest.mark.planned("cloudwatch_agent")
+@pytest.mark.needs("observed")
 @pytest.mark.asked("log_group_suffix")
 @pytest.mark.survives
 def test_agent_sends_to_the_log_groups_of_the_proof(
@@ -50,6 +52,7 @@ def test_agent_sends_to_the_log_groups_of_the_proof(
         observe.fail(f"the running agent's configuration differs from the plan: {'; '.join(differences)}")
 
 
+@pytest.mark.needs("promise")
 def test_planned_streams_are_configured(
     files: list[LogFile], machine: MachineUnderTest, plan: PlanDocument, observe: Observe
 ) -> None:
@@ -66,6 +69,8 @@ def test_planned_streams_are_configured(
     observe.same({file.path: (file.group, file.stream) for file in files}, planned, "log files, groups and streams")
 
 
+@pytest.mark.planned("event_parser")
+@pytest.mark.needs("observed")
 @pytest.mark.parametrize("which", [pytest.param("raw_log", marks=_NEEDS_A_DRILL), "json_log"])
 @pytest.mark.survives
 def test_file_arrives_in_its_stream(
@@ -138,6 +143,8 @@ def _compare(written: list[str], events: list[LogEvent], file: LogFile, observe:
         observe.fail(f"the lines of {file.path} have another order in {where}")
 
 
+@pytest.mark.planned("event_parser")
+@pytest.mark.needs("observed")
 @pytest.mark.parametrize("which", [pytest.param("raw_log_group", marks=_NEEDS_A_DRILL), "json_log_group"])
 def test_stream_is_this_instances_alone(
     which: Literal["raw_log_group", "json_log_group"],
@@ -171,6 +178,7 @@ def test_stream_is_this_instances_alone(
         observe.fail(f"{group}/{stream} names other instances: {', '.join(other_instances)}")
 
 
+@pytest.mark.needs("promise")
 @_NEEDS_A_DRILL
 def test_retention_is_the_planned_one(
     host: Any,

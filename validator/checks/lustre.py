@@ -20,6 +20,7 @@ def _client(host: Any, plan: PlanDocument) -> tuple[str, str]:
     return name, packages.installed(host, {name: ""}, plan["os"]["family"])[name]
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_client_is_installed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The planned package is installed, in the planned version if the plan has one."""
@@ -30,6 +31,7 @@ def test_client_is_installed(host: Any, plan: PlanDocument, observe: Observe) ->
         observe.fail(f"{name}: expected {planned or 'any version'}, got {version}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_client_is_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The client is held, so an upgrade does not separate it from the kernels of its module."""

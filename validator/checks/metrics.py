@@ -22,7 +22,7 @@ from validator.probes.agent import delivery as agent_log
 from validator.results import MetricSeries
 
 # The agent measures only NVIDIA GPUs; a Neuron image's metrics are those of neuron_monitor.
-pytestmark = pytest.mark.planned("nvidia_driver")
+pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.planned("telemetry.measurements")]
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ def test_every_series_arrives(host: Any, arrival: Arrival, observe: Observe) -> 
         observe.fail(f"{len(missing)} of {len(arrival.expected)} series did not arrive: {'; '.join(missing[:5])}{more}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T3")
 def test_values_are_the_boards(
     arrival: Arrival, machine: MachineUnderTest, plan: PlanDocument, observe: Observe

@@ -21,6 +21,7 @@ def version(text: str) -> str:
     return f"{match[1]}.{match[3] or match[2]}" if match else ""
 
 
+@pytest.mark.needs("promise")
 def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The MKL on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     library = shared_libraries.call(host, observe, "libmkl_rt.so", "MKL_Get_Version_String", "char*")
@@ -37,12 +38,14 @@ def test_only_one_is_on_the_loader_path(host: Any, observe: Observe) -> None:
         observe.fail(f"libmkl_rt.so on the loader path: expected one file, got {', '.join(files) or 'none'}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_package_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed package has exactly the planned version."""
     packages.check_installed(host, plan, "mkl", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_package_is_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The package is held, so a system upgrade does not change MKL."""

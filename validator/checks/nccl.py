@@ -29,6 +29,7 @@ def version(code: int) -> str:
     )  # fmt: skip
 
 
+@pytest.mark.needs("promise")
 def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The NCCL on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     library = shared_libraries.call(host, observe, _SONAME, "ncclGetVersion", "int*")
@@ -75,6 +76,7 @@ def test_no_setting_disables_a_transport(host: Any, observe: Observe) -> None:
 _PLUGIN = re.compile(r"NCCL_(?P<kind>NET|TUNER|PROFILER)_PLUGIN=(?P<name>\S+)", re.IGNORECASE)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_no_setting_of_a_build_is_left(host: Any, observe: Observe) -> None:
     """/etc/nccl.conf has no setting: no role writes one, and NCCL of every program reads the file."""
@@ -101,12 +103,14 @@ def _is_there(host: Any, kind: str, name: str) -> bool:
     return any(shared_libraries.on_path(host, file) for file in (name, f"libnccl-{kind}-{name}.so", f"lib{name}.so"))
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed package has exactly the planned version, including the CUDA version it was built for."""
     packages.check_installed(host, plan, "nccl", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held, so a system upgrade does not change NCCL."""

@@ -21,6 +21,7 @@ _USED = ("all_reduce_perf", "all_gather_perf", "alltoall_perf")  # tier T4 runs 
 _SECONDS = 600.0
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 @pytest.mark.beside_live
 def test_programs_are_of_the_planned_commit(host: Any, plan: PlanDocument, observe: Observe) -> None:
@@ -34,6 +35,7 @@ def test_programs_are_of_the_planned_commit(host: Any, plan: PlanDocument, obser
         observe.fail(f"{_FOLDER}: not there, or not executable: {', '.join(missing)}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 @pytest.mark.beside_live
 def test_programs_find_their_libraries(host: Any, observe: Observe) -> None:
@@ -45,6 +47,7 @@ def test_programs_find_their_libraries(host: Any, observe: Observe) -> None:
         observe.fail(" | ".join(wrong))
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 @pytest.mark.live
 def test_all_reduce_is_right_on_this_machine(

@@ -29,24 +29,28 @@ def _numbers(version: str) -> str:
     return match[0] if match else ""
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Driver, runtime, collectives and tools have the planned versions, of one tested release."""
     packages.check_installed(host, plan, "neuron", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held, so a system upgrade does not change one of them alone."""
     packages.check_held(host, plan, "neuron", observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_driver_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The driver on disk is the planned version for each installed kernel, so the next boot has its devices."""
     kernel_modules.check_on_disk(host, "neuron", _numbers(_planned(plan)["aws-neuronx-dkms"]), observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 @pytest.mark.parametrize("package", LIBRARIES)
 def test_library_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe, package: str) -> None:
@@ -64,6 +68,7 @@ def test_library_is_the_planned_one(host: Any, plan: PlanDocument, observe: Obse
         observe.fail(f"{soname}: expected version {expected}, got {files[0]}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_loaded_driver_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The loaded driver is the planned version."""
@@ -76,6 +81,7 @@ def _promised(plan: PlanDocument, machine: MachineUnderTest) -> NeuronDevices:
     return planned_instance_type(plan, machine.instance_type)["neuron"]
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_every_promised_device_is_there(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
@@ -90,6 +96,7 @@ def test_every_promised_device_is_there(
         )
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_tools_show_every_promised_core(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
@@ -104,6 +111,7 @@ def test_tools_show_every_promised_core(
     observe.same(cores, expected, f"cores by device (neuron-ls) of {machine.instance_type}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_monitor_reports_every_device(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe

@@ -52,6 +52,7 @@ def errors(
     return NeuronErrors.of_proof(host, plan, machine, cloudwatch, log_group_suffix)
 
 
+@pytest.mark.needs("observed")
 def test_drill_arrives_once(errors: NeuronErrors, machine: MachineUnderTest, observe: Observe) -> None:
     """A Neuron error in the kernel log arrives in both logs and both streams exactly once."""
     sent = errors.sent(machine, observe)
@@ -59,6 +60,7 @@ def test_drill_arrives_once(errors: NeuronErrors, machine: MachineUnderTest, obs
     errors.require_once(sent, observe)
 
 
+@pytest.mark.needs("observed")
 def test_drill_is_labelled(errors: NeuronErrors, machine: MachineUnderTest, observe: Observe) -> None:
     """The event has the error and the device, and the origin userland, so that a drill raises no alarm."""
     sent = errors.sent(machine, observe)
@@ -69,6 +71,7 @@ def test_drill_is_labelled(errors: NeuronErrors, machine: MachineUnderTest, obse
     errors.require_fields(fields, values, expected, sent, errors.line(sent.nonce), observe)
 
 
+@pytest.mark.needs("observed")
 def test_drill_counts_as_a_drill(errors: NeuronErrors, machine: MachineUnderTest, observe: Observe) -> None:
     """CloudWatch counts the event in DrillEvents and not in NeuronEvents, which alarms use."""
     fields = errors.event(errors.sent(machine, observe), observe)

@@ -32,6 +32,7 @@ def _unit(host: Any) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in shown.splitlines() if "=" in line)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_publisher_is_running_and_enabled(host: Any, observe: Observe) -> None:
     """The service that publishes neuron-monitor's reports is running and enabled."""
@@ -40,6 +41,7 @@ def test_publisher_is_running_and_enabled(host: Any, observe: Observe) -> None:
     observe.same({key: unit.get(key, "") for key in expected}, expected, _UNIT)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_publisher_does_not_restart(host: Any, observe: Observe) -> None:
     """The service did not restart in this boot, and systemd would restart it. It exits with neuron-monitor."""
@@ -48,6 +50,7 @@ def test_publisher_does_not_restart(host: Any, observe: Observe) -> None:
     observe.same(state, {"NRestarts": "0", "Restart": "always"}, _UNIT)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_publisher_reads_reports(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The last report is recent and had no error. A service that hangs is active too."""
@@ -68,6 +71,7 @@ def test_publisher_reads_reports(host: Any, plan: PlanDocument, observe: Observe
         )
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_configuration_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Namespace, dimensions, resolution, log and interval are the planned ones. Another namespace is another series."""
@@ -95,6 +99,7 @@ def test_configuration_is_the_planned_one(host: Any, plan: PlanDocument, observe
     observe.same(observed, expected, f"{_UNIT_FILE} and {_CONFIGURATION}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_log_is_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The log is rotated without losing lines. It grows with each report."""
@@ -142,6 +147,7 @@ def collect(planned: NeuronMonitor, machine: MachineUnderTest, cloudwatch: Cloud
     return Arrival(expected, *arrivals(cloudwatch, expected, machine.boot_time, period_of(planned)))
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 @pytest.mark.survives
 def test_every_series_arrives(host: Any, arrival: Arrival, observe: Observe) -> None:
@@ -156,6 +162,7 @@ def test_every_series_arrives(host: Any, arrival: Arrival, observe: Observe) -> 
         observe.fail(f"{len(missing)} of {count} series did not arrive: {'; '.join(missing[:5])}{more}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 def test_values_are_those_of_neuron_monitor(arrival: Arrival, observe: Observe) -> None:
     """Device counts and ECC counters are equal to neuron-monitor's; values that depend on load are in range."""
@@ -173,6 +180,7 @@ def test_values_are_those_of_neuron_monitor(arrival: Arrival, observe: Observe) 
         observe.fail("; ".join(wrong[:10]))
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 def test_no_unexpected_series(
     arrival: Arrival, machine: MachineUnderTest, plan: PlanDocument, cloudwatch: CloudWatch, observe: Observe

@@ -22,6 +22,7 @@ def settings(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, sign, value in rows if sign}
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_agent_offers_the_gpus(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The agent registers the GPUs with its cluster. Otherwise no task that needs a GPU is placed here."""
@@ -38,6 +39,7 @@ def test_agent_starts_at_boot(host: Any, observe: Observe) -> None:
     base_ami.check_enabled(host, ["ecs.service", "docker.service"], observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_base_files_are_untouched(host: Any, observe: Observe) -> None:
     """The agent, its unit and container image, and Docker are unchanged since the base AMI."""

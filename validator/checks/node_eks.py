@@ -24,6 +24,7 @@ def minor_version(text: str) -> str:
     return match[1] if match else ""
 
 
+@pytest.mark.needs("promise")
 def test_kubelet_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """kubelet is the planned Kubernetes version. The control plane refuses a newer kubelet."""
     observe.same(
@@ -49,6 +50,7 @@ def test_kubelet_knows_no_other_node(host: Any, machine: MachineUnderTest, obser
     observe.nothing(sorted(left), "files of kubelet older than this instance")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_base_files_are_untouched(host: Any, observe: Observe) -> None:
     """kubelet, containerd, runc, nodeadm, its units and the ECR credential provider are unchanged."""

@@ -201,6 +201,7 @@ def test_agent_connects_to_the_cluster(registered: Registered, observe: Observe)
         observe.fail(f"not connected to {cluster} within {CONNECT_SECONDS:.0f} s: {', '.join(registered.lost)}")
 
 
+@pytest.mark.needs("observed")
 def test_agent_registers_every_gpu(registered: Registered, uuids: list[str], observe: Observe) -> None:
     """The GPUs of the container instance are those that nvidia-smi lists. ECS places no task on another one."""
     gpus = registered.require().gpus
@@ -212,6 +213,7 @@ def test_agent_registers_every_gpu(registered: Registered, uuids: list[str], obs
         observe.fail(f"expected {len(uuids)} GPUs, got {len(gpus)}; {'; '.join(parts)}")
 
 
+@pytest.mark.needs("observed")
 def test_a_task_on_all_gpus_computes_on_each(tasks: Tasks, uuids: list[str], observe: Observe) -> None:
     """A task that requests all GPUs starts here, computes correctly on each, and ends with exit code 0."""
     # The agent names GPUs by their UUIDs in NVIDIA_VISIBLE_DEVICES (amazon-ecs-agent, agent/api/task/task.go).
@@ -234,6 +236,7 @@ def test_a_task_on_all_gpus_computes_on_each(tasks: Tasks, uuids: list[str], obs
         observe.fail(f"exit code {task.exit_code}: {fault or task.reason}")
 
 
+@pytest.mark.needs("observed")
 def test_a_task_for_one_gpu_more_is_refused(tasks: Tasks, uuids: list[str], observe: Observe) -> None:
     """ECS refuses a task for one GPU more than the machine has; else the agent has registered GPUs that it lacks."""
     task = tasks.start(len(uuids) + 1)

@@ -182,6 +182,7 @@ def test_node_stays_ready(host: Any, found: Found, cluster: kubernetes.Cluster, 
         observe.fail(f"within {kubernetes.STEADY_SECONDS:.0f} s: {'; '.join(wrong)}; {_log(host)}")
 
 
+@pytest.mark.needs("observed")
 def test_versions_are_the_image_s(host: Any, plan: PlanDocument, found: Found, observe: Observe) -> None:
     """The cluster sees the planned Kubernetes version, the base AMI's kubelet, and the containerd that is installed."""
     if found.node is None:
@@ -212,6 +213,7 @@ def xids(
     return injected_lines.Xids.of_proof(host, plan, machine, cloudwatch, log_group_suffix)
 
 
+@pytest.mark.needs("observed")
 def test_an_xid_names_the_node(
     xids: injected_lines.Xids, machine: MachineUnderTest, found: Found, observe: Observe
 ) -> None:
@@ -225,6 +227,7 @@ def test_an_xid_names_the_node(
     observe.same(event.get("NodeName"), found.node["metadata"]["name"], "NodeName of the event in the JSON stream")
 
 
+@pytest.mark.needs("observed")
 def test_every_gpu_is_allocatable(
     plan: PlanDocument,
     machine: MachineUnderTest,
@@ -252,6 +255,7 @@ def test_every_gpu_is_allocatable(
         observe.fail(f"allocatable {kubernetes.GPU}: expected {gpus} of each machine; {', '.join(wrong)}")
 
 
+@pytest.mark.needs("observed")
 def test_every_efa_interface_is_allocatable(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, found: Found, observe: Observe
 ) -> None:
@@ -282,6 +286,7 @@ def image(host: Any, cluster_file: joined.Joined) -> Iterator[tuple[str, str]]:
         kubernetes.remove_image(host, name)
 
 
+@pytest.mark.needs("observed")
 def test_a_pod_on_all_gpus_computes(
     host: Any,
     plan: PlanDocument,
@@ -344,6 +349,7 @@ def _run_pod(
     return pod
 
 
+@pytest.mark.needs("observed")
 def test_a_pod_for_one_gpu_more_stays_pending(
     plan: PlanDocument,
     machine: MachineUnderTest,

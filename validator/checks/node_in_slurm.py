@@ -89,6 +89,7 @@ def _judged(observe: Observe, step: Callable[[], _Result]) -> _Result:
         observe.fail(str(error))
 
 
+@pytest.mark.needs("promise")
 def test_ami_has_the_tags_of_parallelcluster(cluster_file: joined.Joined, observe: Observe) -> None:
     """The AMI has the tags that pcluster's validators of a custom AMI read: version, system, build status."""
     tags = {name: cluster_file.tags.get(name, "") for name in cluster_file.expected_tags}
@@ -102,6 +103,7 @@ def test_ami_has_the_tags_of_parallelcluster(cluster_file: joined.Joined, observ
         observe.fail(f"tags of the AMI: {'; '.join(wrong)} (pcluster create-cluster warns of it or refuses it)")
 
 
+@pytest.mark.needs("promise")
 def test_pcluster_accepts_the_ami(cluster_file: joined.Joined, observe: Observe) -> None:
     """A dry run of `pcluster create-cluster` with the AMI as CustomAmi has no finding on the AMI."""
     answer = cluster_file.dry_run
@@ -124,6 +126,7 @@ def _finding(row: Mapping[str, str]) -> str:
     return f"{row['type']} ({row['level']}): {row['message'][:300]}"
 
 
+@pytest.mark.needs("promise")
 def test_munge_authenticates_every_node(started: Started, observe: Observe) -> None:
     """munge starts with the cluster's key on every node, and each decodes the credentials of every node.
 
@@ -137,6 +140,7 @@ def test_munge_authenticates_every_node(started: Started, observe: Observe) -> N
         observe.fail("; ".join(strangers))
 
 
+@pytest.mark.needs("promise")
 def test_slurmd_registers_every_gpu(
     started: Started, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
@@ -164,6 +168,7 @@ def test_slurmd_registers_every_gpu(
         observe.fail(f"{'; '.join(wrong)}; {_judged(observe, started.cluster.logs)}")
 
 
+@pytest.mark.needs("promise")
 def test_a_job_on_all_gpus_sees_each_once(
     started: Started, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
@@ -187,6 +192,7 @@ def test_a_job_on_all_gpus_sees_each_once(
         observe.fail("; ".join([*wrong, *([f"{len(tasks)} of {count} tasks"] if len(tasks) != count else [])]))
 
 
+@pytest.mark.needs("promise")
 def test_a_job_sees_no_gpu_that_it_did_not_ask_for(
     started: Started, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
@@ -202,6 +208,7 @@ def test_a_job_sees_no_gpu_that_it_did_not_ask_for(
         observe.fail("; ".join([f"expected one GPU, got {len(uuids)}: {', '.join(uuids)}", *wrong]))
 
 
+@pytest.mark.needs("promise")
 def test_a_job_for_one_gpu_more_is_refused(
     started: Started, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
@@ -219,6 +226,7 @@ def test_a_job_for_one_gpu_more_is_refused(
         )
 
 
+@pytest.mark.needs("promise")
 def test_cookbook_reports_no_error(host: Any, observe: Observe) -> None:
     """ParallelCluster's cookbook has set up this node without an error in chef-client.log."""
     if host.run("test -s %s", _CHEF_LOG).rc != 0:

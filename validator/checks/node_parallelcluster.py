@@ -16,6 +16,7 @@ pytestmark = pytest.mark.planned("node_parallelcluster")
 _EXAMPLES = "/opt/parallelcluster/examples"
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_cookbook_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The AMI names the planned ParallelCluster version. The cluster's user data rejects nodes of any other."""
@@ -76,6 +77,7 @@ def test_containers_run_in_jobs(host: Any, observe: Observe) -> None:
         observe.fail(f"missing examples of enroot and pyxis: {', '.join(missing)}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_base_files_are_untouched(host: Any, observe: Observe) -> None:
     """Cookbook marker, Slurm, munge, enroot and their examples are unchanged since the base AMI."""

@@ -49,6 +49,7 @@ def loaded_flavour(text: str) -> str:
     return ("open" if match[1] else "proprietary") if match else ""
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 @_NEEDS_BOARD
 def test_loaded_driver_is_the_planned_one(
@@ -63,6 +64,7 @@ def test_loaded_driver_is_the_planned_one(
     observe.same(loaded_version(shown.stdout), planned, "loaded driver (/proc/driver/nvidia/version)")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_loaded_flavour_is_the_one_for_this_gpu(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
@@ -78,6 +80,7 @@ def test_loaded_flavour_is_the_one_for_this_gpu(
     observe.same(loaded_flavour(shown), planned, f"flavour of the loaded module on {machine.instance_type}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 @_NEEDS_BOARD
 def test_no_part_is_of_another_version(
@@ -152,6 +155,7 @@ def test_power_is_not_limited(host: Any, observe: Observe) -> None:
         observe.fail(f"power limit below the default: {'; '.join(lower)}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_firmware_of_gpus_is_used_as_planned(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
@@ -171,6 +175,7 @@ def test_firmware_of_gpus_is_used_as_planned(
         observe.fail(f"EnableGpuFirmware: expected {'0 (GSP off)' if off else 'GSP in use'}, got {match[1]}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_nouveau_is_blacklisted(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nouveau is not loaded and is blacklisted. The driver cannot use a GPU that nouveau has bound.
@@ -217,6 +222,7 @@ def test_nothing_hides_gpus(host: Any, observe: Observe) -> None:
     observe.nothing(settings, "settings that hide GPUs")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_module_on_disk_is_the_planned_one(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
@@ -227,6 +233,7 @@ def test_module_on_disk_is_the_planned_one(
     kernel_modules.check_on_disk(host, module, base_driver.version(plan, machine), observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_dkms_built_for_every_kernel(
     host: Any, plan: PlanDocument, since_image: SinceImage | None, observe: Observe
@@ -255,18 +262,21 @@ def test_dkms_built_for_every_kernel(
         observe.fail(f"DKMS has no nvidia {planned} installed for kernel {', '.join(missing)}; dkms status: {status!r}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed driver packages have exactly the planned versions."""
     packages.check_installed(host, plan, "nvidia_driver", observe)
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_files_are_the_packages_own(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every file of the driver's packages is unchanged. The proof relies on the output of nvidia-smi."""
     packages.check_unchanged(host, plan, "nvidia_driver", ["nvidia-smi", "nvidia-persistenced"], observe)
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held at the planned version, so a system upgrade does not change the driver."""
@@ -283,6 +293,7 @@ def test_every_gpu_was_initialised(host: Any, observe: Observe) -> None:
         observe.fail(f"the driver could not initialise a GPU: {'; '.join(lines[:3])}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T3")
 @pytest.mark.survives
 @_NEEDS_BOARD
@@ -318,6 +329,7 @@ def test_every_promised_gpu_is_there(
         observe.fail(f"nvidia-smi -L: expected {count} GPUs, got {names}: {listed!r}")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T3")
 @_NEEDS_BOARD
 def test_gpus_are_the_promised_model(

@@ -46,6 +46,7 @@ def check_plugin(host: Any, planned: str, observe: Observe) -> None:
         observe.fail(f"{files[0]}: expected aws-ofi-nccl {planned}, got {versions[files[0]] or 'no version'}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_plugin_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The plugin on the loader path is the planned version, and there is no second one."""

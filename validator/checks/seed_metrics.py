@@ -101,6 +101,7 @@ def collect(host: Any, machine: MachineUnderTest, cloudwatch: CloudWatch) -> Arr
     return Arrival(expected, *arrivals(cloudwatch, expected, machine.boot_time, 60))
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 @pytest.mark.survives
 def test_every_series_of_the_former_system_arrives(host: Any, arrival: Arrival, observe: Observe) -> None:
@@ -113,6 +114,7 @@ def test_every_series_of_the_former_system_arrives(host: Any, arrival: Arrival, 
         observe.fail(f"{len(missing)} of {count} series did not arrive: {'; '.join(missing[:5])}")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 def test_values_of_the_former_system_are_possible(
     arrival: Arrival, plan: PlanDocument, machine: MachineUnderTest, observe: Observe

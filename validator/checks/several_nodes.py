@@ -187,6 +187,7 @@ def adapters(plan: PlanDocument, machine: MachineUnderTest, together: nodes.Toge
     return int(promised)
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.planned("efa")
 def test_libfabric_has_endpoints_of_every_adapter(
     together: nodes.Together, group: nodes.Group, adapters: int, plan: PlanDocument, observe: Observe
@@ -212,6 +213,7 @@ def test_libfabric_has_endpoints_of_every_adapter(
         observe.fail("; ".join(wrong))
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.planned("efa")
 def test_efa_carries_messages_between_nodes(together: nodes.Together, adapters: int, observe: Observe) -> None:
     """fi_pingpong over provider efa works between the first node and each other one."""
@@ -256,6 +258,7 @@ def _counters(member: nodes.Member) -> dict[str, int]:
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
 
 
+@pytest.mark.needs("observed")
 def test_nccl_collectives_are_right(
     collectives: dict[str, Any],
     together: nodes.Together,
@@ -276,6 +279,7 @@ def test_nccl_collectives_are_right(
         observe.fail("; ".join(wrong))
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.planned("efa")
 def test_nccl_goes_over_efa(
     collectives: dict[str, Any],
@@ -301,6 +305,7 @@ def test_nccl_goes_over_efa(
         observe.fail("; ".join(wrong))
 
 
+@pytest.mark.needs("observed")
 def test_bus_bandwidth_is_above_the_floor(
     collectives: dict[str, Any], group: nodes.Group, machine: MachineUnderTest, host: Any, observe: Observe
 ) -> None:

@@ -72,6 +72,7 @@ def _is_address(value: str) -> bool:
     return re.search(r"[./:]", value) is not None
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_no_proxy_is_set(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """No setting sends traffic through a proxy or to another package index, and no variable loads code into programs.
@@ -189,6 +190,7 @@ def test_cloud_init_will_run(host: Any, observe: Observe) -> None:
     observe.nothing(wrong, "what keeps cloud-init from reading this instance's data")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_no_unit_is_masked(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """No unit is masked except those of a base AMI, and the default target is multi-user or graphical."""
@@ -204,6 +206,7 @@ def test_no_unit_is_masked(host: Any, plan: PlanDocument, observe: Observe) -> N
     observe.nothing(wrong, "masked units, and files that change what a boot does")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_no_file_is_diverted(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """No local diversion or override of dpkg, and no link of alternatives by hand, changes what packages install."""

@@ -48,6 +48,7 @@ def test_tools_of_the_checks_work(host: Any, observe: Observe) -> None:
     observe.nothing(wrong, "tools with wrong output")
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_package_database_can_be_read(host: Any, plan: Any, observe: Observe) -> None:
     """The database of dpkg or rpm can be read. Without it no package can be installed, upgraded or checked."""
@@ -68,6 +69,7 @@ def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
     observe.nothing(wrong, "alternatives that no package registered")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_held_packages_are_of_roles(host: Any, plan: Any, request: pytest.FixtureRequest, observe: Observe) -> None:
     """dpkg holds, and dnf locks, only packages of the planned roles and the base AMI's. Others would get no updates."""

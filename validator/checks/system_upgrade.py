@@ -14,6 +14,7 @@ from validator.probes import Upgrade, system_upgrade
 _SHOWN = 10
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_newer_versions_leave_the_stack_alone(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """With newer drivers, libraries, DKMS and kernels available, an upgrade of the system installs none of them.
@@ -33,6 +34,7 @@ def test_newer_versions_leave_the_stack_alone(host: Any, plan: PlanDocument, obs
         observe.fail(f"packages of the stack that are not held: {_not_held(upgrade)}")
 
 
+@pytest.mark.needs("promise")
 def test_repositories_leave_the_stack_alone(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """An upgrade of the system from its own repositories, as they are now, completes and changes none of the stack."""
     upgrade = system_upgrade.simulate(host, plan, repositories=True)

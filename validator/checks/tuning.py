@@ -19,6 +19,7 @@ def divisions(listed: str) -> dict[int, list[str]]:
     return {gpu.index: [profile for profile, _ in gpu.migs] for gpu in nvidia_smi.listed(listed)}
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.planned("tuning.memlock")
 def test_users_may_lock_memory(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """A user who logs in can lock the planned amount of memory. RDMA pins its buffers."""
@@ -26,6 +27,7 @@ def test_users_may_lock_memory(host: Any, plan: PlanDocument, observe: Observe) 
     observe.same(limit, section(plan, "tuning", Tuning)["memlock"], "`ulimit -l` of a user who logged in")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.planned("tuning.memlock")
 def test_services_may_lock_memory(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Services can lock the planned amount of memory. Slurm, containerd and kubelet run as services."""
@@ -35,6 +37,7 @@ def test_services_may_lock_memory(host: Any, plan: PlanDocument, observe: Observ
     observe.same(shown, expected, "systemd's DefaultLimitMEMLOCK")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.survives
 def test_kernel_settings_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every planned kernel setting is in effect. The kernel may reject one, or another file may override it."""
@@ -48,6 +51,7 @@ def test_kernel_settings_are_the_planned_ones(host: Any, plan: PlanDocument, obs
     observe.same(settings, planned, "kernel settings")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 @pytest.mark.survives
 def test_gpus_have_the_planned_clocks(host: Any, plan: PlanDocument, observe: Observe) -> None:
@@ -87,6 +91,7 @@ def _units(plan: PlanDocument) -> list[str]:
     return names or unproven("the plan has neither clocks nor MIG profiles")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_units_are_enabled(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The units that set clocks and MIG devices at boot are enabled if planned. Neither survives a reboot."""
@@ -95,6 +100,7 @@ def test_units_are_enabled(host: Any, plan: PlanDocument, observe: Observe) -> N
     observe.same(states, dict.fromkeys(names, "enabled"), "units that set GPUs at boot")
 
 
+@pytest.mark.needs("promise")
 def test_units_have_not_failed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The units that set clocks and MIG devices have not failed. Without a loaded driver they are inactive."""
     names = _units(plan)
@@ -105,6 +111,7 @@ def test_units_have_not_failed(host: Any, plan: PlanDocument, observe: Observe) 
         observe.fail(f"{'; '.join(failed)}: `journalctl -u` shows the GPU and the reason")
 
 
+@pytest.mark.needs("promise")
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.tier("T3")
 @pytest.mark.survives

@@ -16,7 +16,7 @@ from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, base_driver, hardware, nvidia_smi, pci_address, xid_injection
 from validator.probes.agent import injected_lines
 
-pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
+pytestmark = [pytest.mark.live, pytest.mark.tier("T2"), pytest.mark.planned("event_parser")]
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,7 @@ def xids(
     return injected_lines.Xids.of_proof(host, plan, machine, cloudwatch, log_group_suffix)
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.survives
 def test_kernel_xid_arrives_once(xids: injected_lines.Xids, machine: MachineUnderTest, observe: Observe) -> None:
@@ -72,6 +73,7 @@ def _require_fields(xids: injected_lines.Xids, sent: injected_lines.Injection, o
 
 
 # Where no accelerator is planned, it still proves the path of kernel messages; Neuron has a drill of its own.
+@pytest.mark.needs("observed")
 @pytest.mark.without("neuron")
 @pytest.mark.survives
 def test_drill_is_labelled(xids: injected_lines.Xids, machine: MachineUnderTest, observe: Observe) -> None:
@@ -87,6 +89,7 @@ def test_drill_is_labelled(xids: injected_lines.Xids, machine: MachineUnderTest,
     _require_fields(xids, sent, "userland", observe)
 
 
+@pytest.mark.needs("observed")
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.asked("provoke_xid")
 def test_real_fault_arrives(xids: injected_lines.Xids, machine: MachineUnderTest, observe: Observe) -> None:

@@ -46,10 +46,13 @@ _LOG_GROUPS = """\
   drop_in=/run/systemd/system/amazon-cloudwatch-agent.service.d
   mkdir -p "$proof/amazon-cloudwatch-agent.d" "$drop_in"
   cat >"$proof/copy-configuration" <<'END'
+etc=/opt/aws/amazon-cloudwatch-agent/etc
 cd /run/gpu-ami-proof/amazon-cloudwatch-agent.d && rm -f ./* || exit 1
-for file in /opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d/*; do
+for file in "$etc"/amazon-cloudwatch-agent.d/* "$etc"/amazon-cloudwatch-agent.json; do
   [ -f "$file" ] || continue
-  sed -E 's#("log_group_name"[[:space:]]*:[[:space:]]*"[^"]*)"#\\1{suffix}"#g' "$file" >"${{file##*/}}" || exit 1
+  copy=${{file##*/}}
+  [ "$copy" != amazon-cloudwatch-agent.json ] || copy=../$copy
+  sed -E 's#("log_group_name"[[:space:]]*:[[:space:]]*"[^"]*)"#\\1{suffix}"#g' "$file" >"$copy" || exit 1
 done
 END
   cat >"$drop_in/00-gpu-ami-proof.conf" <<'END'
@@ -57,6 +60,11 @@ END
 ExecStartPre=+/bin/sh -c 'exec nsenter --target 1 --mount /bin/sh /run/gpu-ami-proof/copy-configuration'
 BindPaths=/run/gpu-ami-proof/amazon-cloudwatch-agent.d:/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d
 END
+  json=/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json
+  if [ -f "$json" ]; then
+    : >"$proof/amazon-cloudwatch-agent.json"
+    echo "BindPaths=$proof/amazon-cloudwatch-agent.json:$json" >>"$drop_in/00-gpu-ami-proof.conf"
+  fi
   systemctl daemon-reload
   systemctl --no-block try-restart amazon-cloudwatch-agent.service
 )

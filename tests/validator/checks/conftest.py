@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "beside_live: see validator/checks/conftest.py")
     config.addinivalue_line("markers", "live: see validator/plugin.py")
     config.addinivalue_line("markers", "offline: see validator/plugin.py")
+    config.addinivalue_line("markers", "needs(what): see validator/plugin.py")
     config.addinivalue_line("markers", "planned(section): see validator/plugin.py")
     config.addinivalue_line("markers", "survives: see validator/plugin.py")
     config.addinivalue_line("markers", "tier(name): see validator/plugin.py")

@@ -58,7 +58,11 @@ def _merge(into: dict[str, object], other: Mapping[str, object]) -> None:
 
 
 # One command for all files: name, newline, content, record separator.
-_PRINT = 'cd %s && for f in *; do [ -f "$f" ] && { echo "$f"; cat -- "$f"; printf "\\036"; }; done'
+# The file beside the folder is read first at each start of the agent (aws/amazon-cloudwatch-agent, translator/cmdutil).
+_PRINT = (
+    "cd %s && for f in ../amazon-cloudwatch-agent.json *; do"
+    ' [ -f "$f" ] && { echo "$f"; cat -- "$f"; printf "\\036"; }; done'
+)
 
 
 def installed(host: Any) -> dict[str, object]:

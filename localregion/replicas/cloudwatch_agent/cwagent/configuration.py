@@ -97,9 +97,19 @@ def read_part(path: str) -> Section:
 
 
 def load_folder(folder: str) -> Section:
-    """All parts of amazon-cloudwatch-agent.d, merged and checked; {} when the folder holds none."""
+    """All parts of amazon-cloudwatch-agent.d, and the file of that name beside it; {} where there is none.
+
+    The agent's own program passes both to its translator at each start (start-amazon-cloudwatch-agent.go).
+    """
+    return combine(part_files(folder))
+
+
+def part_files(folder: str) -> list[str]:
+    """Paths of the file beside the folder, if it is there, and of the parts in the folder."""
+    beside = folder[: -len(".d")] + ".json"
     names = sorted(name for name in os.listdir(folder) if not name.startswith(".")) if os.path.isdir(folder) else []
-    return combine([os.path.join(folder, name) for name in names if not name.endswith(".tmp")])
+    parts = [os.path.join(folder, name) for name in names if not name.endswith(".tmp")]
+    return [*([beside] if os.path.isfile(beside) else []), *parts]
 
 
 def combine(paths: list[str]) -> Section:

@@ -11,6 +11,7 @@ import time
 from . import HOME, UNIT, version  # other modules are imported where they are needed: `-a status` needs none of them
 
 _PARTS = HOME + "/etc/amazon-cloudwatch-agent.d"
+_BESIDE = HOME + "/etc/amazon-cloudwatch-agent.json"  # read at each start, too
 _TRANSLATED = (HOME + "/etc/amazon-cloudwatch-agent.toml", HOME + "/etc/amazon-cloudwatch-agent.yaml")
 _LEVELS = ("INFO", "DEBUG", "WARN", "ERROR", "OFF")
 USAGE = """
@@ -23,6 +24,7 @@ usage:  amazon-cloudwatch-agent-ctl -a
 
 (gpu-ami replica)
 """
+_CONFIGURED = (_BESIDE, _TRANSLATED[0])
 # What `-c default` means: memory and disk use, as the agent's own default.
 _DEFAULT = {
     "metrics": {
@@ -109,7 +111,7 @@ def status() -> dict[str, str]:
     return {
         "status": "running" if running else "stopped",
         "starttime": started,
-        "configstatus": "configured" if _parts() or os.path.exists(_TRANSLATED[0]) else "not configured",
+        "configstatus": "configured" if _parts() or any(map(os.path.exists, _CONFIGURED)) else "not configured",
         "version": version(),
     }
 
@@ -120,7 +122,7 @@ def _parts() -> list[str]:
 
 
 def _start() -> int:
-    if not _parts():
+    if not _parts() and not os.path.exists(_BESIDE):
         print("amazon-cloudwatch-agent is not configured. Applying amazon-cloudwatch-agent default configuration.")
         code = _configure("fetch-config", {"config": "default"})
         if code:
