@@ -11,7 +11,7 @@ BOOT ?=
 PACKER ?=
 # What the local region does as AWS does, NAME or NAME:SEED (docs/conditions.md): make prove CONDITIONS=aws-like
 CONDITIONS ?=
-# localregion/prerequisites.py names the same packages; tests/localregion/test_host_packages.py compares.
+# localregion/host.py names the same packages; tests/localregion/test_host_packages.py compares.
 PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv rpm createrepo-c \
             openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
 # What recipes of arm64 need on a host of another architecture: emulators, firmware, a compiler (localregion/architectures.py).

@@ -6,11 +6,9 @@ server               the daemon of a region
 control              the daemon's control socket
 state                what a region keeps on disk; removes what a killed region left
 loopback             its loopback addresses, and the services that a guest reaches
-space                free space on the host's disk, before a boot and a build
 housekeeping         what takes disk space; removes what nothing needs
 architectures        x86_64 and arm64: their programs on this host, the packages that needs
-debian_archive       where Debian's archive is
-prerequisites        programs and packages that this machine lacks
+host                 this machine: programs and packages that it lacks, free space on its disk, its Debian archive
 api/                 the HTTP API, and the conditions under which it behaves as AWS does
 backends/            moto's models, where they answer otherwise than AWS
 images/              base images and AMIs

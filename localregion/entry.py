@@ -179,14 +179,14 @@ class LocalRegionProvider:
 
     def prerequisites(self) -> list[Prerequisite]:
         from gpu_ami.files import home_dir
-        from localregion import prerequisites
+        from localregion import host
 
-        return prerequisites.examine(home_dir())
+        return host.examine(home_dir())
 
     def missing_packages(self, findings: Sequence[Prerequisite]) -> list[str]:
-        from localregion import prerequisites
+        from localregion import host
 
-        return prerequisites.missing_packages(findings)
+        return host.missing_packages(findings)
 
     def agent_version(self, package: Path) -> str:
         from localregion.mirror import deb
@@ -225,14 +225,14 @@ class LocalRegionProvider:
             server.stop()
 
     def require_module(self, plan: Plan) -> None:
-        from localregion.sandbox import module_build
+        from localregion.sandbox import sandbox
 
-        module_build.require_buildable(plan)
+        sandbox.require_buildable(plan)
 
     def build_module(self, plan: Plan, progress: Progress) -> dict[str, Any]:
-        from localregion.sandbox import module_build
+        from localregion.sandbox import sandbox
 
-        return module_build.try_build(plan, progress)
+        return sandbox.try_build(plan, progress)
 
 
 LOCAL: RegionProvider = LocalRegionProvider()

@@ -27,7 +27,7 @@ from gpu_ami.cloud import Cloud, amis, resources, runs
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.files import locked
 from gpu_ami.progress import Progress
-from localregion import region, space
+from localregion import host, region
 from localregion.state import ImageRecord, Layout, load_images
 
 UNUSED = timedelta(days=7)  # base images, layers and packages that no command used for so long go
@@ -112,11 +112,11 @@ def make_room(home: Path, folders: Sequence[Path], progress: Progress) -> list[I
     if not share:
         return []
     limit = int(shutil.disk_usage(home).total * share / 100)
-    taken = sum(space.allocated(disk) for disk in (home / "images").glob("*/disk.raw"))
+    taken = sum(host.allocated(disk) for disk in (home / "images").glob("*/disk.raw"))
     if taken < limit:
         return []
     progress.note(
-        f"images of the local region take {space.gib(taken)}, more than {share:g} % of the disk ({SHARE_VARIABLE}); "
+        f"images of the local region take {host.gib(taken)}, more than {share:g} % of the disk ({SHARE_VARIABLE}); "
         "removing those that nothing needs"
     )
     removed = prune(home, Policy(folders=folders), progress, until_below=limit)
@@ -207,7 +207,7 @@ def _remove(home: Path, item: Item, progress: Progress) -> Item:
     except (GpuAmiError, OSError) as error:
         progress.note(f"{item.kind} {item.id}: {error}")
         return replace(item, error=str(error))
-    progress.note(f"removed {item.kind} {item.id} ({space.gib(item.bytes)}, {item.text})")
+    progress.note(f"removed {item.kind} {item.id} ({host.gib(item.bytes)}, {item.text})")
     return item
 
 
@@ -242,7 +242,7 @@ def _remove_path(home: Path, path: Path) -> None:
 
 def _disk_bytes(record: ImageRecord, layout: Layout) -> int:
     with contextlib.suppress(OSError):
-        return space.allocated(record.disk_path(layout))
+        return host.allocated(record.disk_path(layout))
     return 0
 
 
@@ -250,7 +250,7 @@ def _bytes(path: Path) -> int:
     """Bytes that a file or a folder takes on the disk; a file with several names counts once."""
     if not path.is_dir():
         with contextlib.suppress(OSError):
-            return space.allocated(path)
+            return host.allocated(path)
         return 0
     sizes: dict[tuple[int, int], int] = {}
     for folder, _folders, files in os.walk(path):

@@ -34,7 +34,7 @@ from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.files import home_dir, read_json
 from gpu_ami.process import ProcessIdentity, end, spawn
 from gpu_ami.progress import Progress
-from localregion import control, kubernetes, space, state
+from localregion import control, host, kubernetes, state
 from localregion.control import InstanceStatus, MirrorDescription, RegionDescription
 from localregion.loopback import API_ADDRESS, ARCHIVES, CLUSTER_ADDRESS, MIRROR_ADDRESS
 from localregion.machines import read_console
@@ -145,7 +145,7 @@ def publish_source_ami(plan: source_ami.SystemPlan, home: Path | None = None, *,
 
     layout = _layout(home)
     record, parameter = source_ami.ensure(plan, layout.home, progress)
-    space.require_for_build(layout.images, record.disk_path(layout), f"a build on {record.name}", layout.spare)
+    host.require_for_build(layout.images, record.disk_path(layout), f"a build on {record.name}", layout.spare)
     image = cast("ImageFields", asdict(record))
     if control.ask(layout, {"do": "status", "image": image, "parameter": parameter}) is None:
         raise CloudError(f"the local region in {layout.home} is not up", hint="gpu-ami region up")

@@ -19,7 +19,7 @@ from typing import NotRequired, TypedDict
 
 from gpu_ami.files import read_json, write_json
 from gpu_ami.process import ProcessIdentity, end
-from localregion import space
+from localregion import host
 from localregion.machines import PROCESS
 
 FROM_BASE, FROM_LAYER = "from base", "from layer"  # what an image is built from
@@ -99,7 +99,7 @@ class Layout:
     def make(self) -> None:
         """Makes the folders. CloudError: one cannot be written."""
         for folder in (self.home, self.region, self.instances, self.images):
-            space.require_writable(folder)
+            host.require_writable(folder)
 
 
 class ImageFields(TypedDict):

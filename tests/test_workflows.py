@@ -24,7 +24,7 @@ import yaml
 from gpu_ami import cli
 from gpu_ami.cloud import Place
 from gpu_ami.plan import cost, make_plan
-from localregion.prerequisites import TOOLS
+from localregion.host import TOOLS
 from tests.release import examples
 from tests.report.examples import a_host
 from validator.file_account import merkle, read

@@ -3,11 +3,9 @@
 metric_math          expressions: operators, IF, FILL
 datapoints           statistics of a metric by period, in a sliding window; Metrics Insights queries
 evaluation           an alarm at a moment: its state, also where datapoints are missing, and the reason
-notifications        the message to an SNS topic
-transitions          calls about alarms; changes of state: history and actions; all alarms, once a minute
+transitions          calls about alarms; changes of state: history, actions, messages; all alarms, once a minute
 """
 
-from localregion.alarms.notifications import Change
-from localregion.alarms.transitions import install, run, step
+from localregion.alarms.transitions import Change, install, run, step
 
 __all__ = ["Change", "install", "run", "step"]

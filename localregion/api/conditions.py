@@ -20,7 +20,7 @@ from typing import Any
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import parse_yaml
 from localregion.api.protocol import ErrorAnswer, ServiceCall
-from localregion.backends import Delays, security_groups
+from localregion.backends import Delays, ec2_groups
 from validator.inputs import read_text
 from validator.schema import Choice, Integer, Keys, ListOf, Mistake, Number, Text
 
@@ -139,7 +139,7 @@ class Conditions:
     consistency: Consistency = field(default_factory=Consistency)
     delays: Delays = field(default_factory=Delays)
     policies: Policies | None = None
-    security_groups: security_groups.GroupRules | None = None
+    security_groups: ec2_groups.GroupRules | None = None
 
     @property
     def label(self) -> str:
@@ -153,7 +153,7 @@ def names() -> list[str]:
 
 NONE = Conditions()
 _DIRECTIONS = ("ingress", "egress")
-_PORTS = Text("8000-8080", rf"{security_groups.SSH}|{security_groups.ALL}|\d+(-\d+)?", "ssh, all, a port or a range")
+_PORTS = Text("8000-8080", rf"{ec2_groups.SSH}|{ec2_groups.ALL}|\d+(-\d+)?", "ssh, all, a port or a range")
 _CIDR = Text("127.0.0.0/8", r"\S+", "`members` or a network")
 _SECONDS, _TIMES = Number(), Integer(0, 1_000_000)
 _NAMES, _OWNERS = ListOf(Text("ec2:RunInstances", r"\S+")), ("caller", "instance")
@@ -251,14 +251,14 @@ def _mistakes(document: Any) -> Iterator[Mistake]:
 
 def _wrong_rule(rule: Mapping[str, str], where: str) -> Iterator[Mistake]:
     try:
-        ports = security_groups.range_of(rule["ports"], 22) or (0, 0)
+        ports = ec2_groups.range_of(rule["ports"], 22) or (0, 0)
         if not ports[0] <= ports[1] <= 65535:
             raise ValueError
     except ValueError:
         yield Mistake(f"{where}.ports", f"expected {_PORTS.expected}, got {rule['ports']!r}")
-    cidr = rule.get("cidr", security_groups.MEMBERS)
+    cidr = rule.get("cidr", ec2_groups.MEMBERS)
     try:
-        if cidr != security_groups.MEMBERS:
+        if cidr != ec2_groups.MEMBERS:
             ipaddress.ip_network(cidr)
     except ValueError as error:
         yield Mistake(f"{where}.cidr", f"expected {_CIDR.expected}, got {cidr!r} ({error})")
@@ -280,10 +280,8 @@ def _made(document: Mapping[str, Any]) -> Conditions:
         elif value is not None:
             values[key] = kind(**_frozen(value))
     if "security_groups" in values:
-        rules = {
-            key: tuple(security_groups.Rule(**row) for row in rows) for key, rows in values["security_groups"].items()
-        }
-        values["security_groups"] = security_groups.GroupRules(**rules)
+        rules = {key: tuple(ec2_groups.Rule(**row) for row in rows) for key, rows in values["security_groups"].items()}
+        values["security_groups"] = ec2_groups.GroupRules(**rules)
     return Conditions(**values)
 
 

@@ -6,29 +6,42 @@ cloudwatch           CloudWatch metrics as the agent and the validator use them;
 logs                 log events that arrive late; metrics of log events: metric filters, embedded metric documents
 cloudformation       alarms and metric filters of stacks
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
-placement_groups     placement groups, and which instance is in which; how a service refuses a call
-security_groups      which connections the security groups of an instance allow
+ec2_groups           placement groups; which connections security groups allow; how a service refuses a call
 container_service/   ECS: container instances and tasks
 systems_manager/     managed nodes, Run Command and State Manager
 """
 
 from typing import Any
 
-from localregion.backends import cloudwatch, ec2, logs, placement_groups, published_amis, security_groups
+from localregion.backends import cloudwatch, ec2, ec2_groups, logs, published_amis
 from localregion.backends.cloudwatch import NO_DELAYS, Delays, metric_data, metric_series
 from localregion.backends.ec2 import REGION, ZONE, Ec2, architectures_of
+from localregion.backends.ec2_groups import Refused, calling_instance
 from localregion.backends.instance import (
     INSTANCE_SECRET,
     InstanceView,
     instance_access_key,
     instance_of_access_key,
 )
-from localregion.backends.placement_groups import Refused, calling_instance
 
 __all__ = [
-    "INSTANCE_SECRET", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "Refused", "architectures_of",
-    "calling_instance", "install", "instance_access_key", "instance_of_access_key", "metric_data", "metric_series",
-    "placement_groups", "security_groups", "service_application",
+    "INSTANCE_SECRET",
+    "NO_DELAYS",
+    "REGION",
+    "ZONE",
+    "Delays",
+    "Ec2",
+    "InstanceView",
+    "Refused",
+    "architectures_of",
+    "calling_instance",
+    "ec2_groups",
+    "install",
+    "instance_access_key",
+    "instance_of_access_key",
+    "metric_data",
+    "metric_series",
+    "service_application",
 ]  # fmt: skip
 
 

@@ -26,9 +26,9 @@ from moto.ec2.models.instances import Instance, StateReason
 from moto.ec2.responses.instances import InstanceResponse
 from moto.iam.models import iam_backends
 
-from localregion.backends import security_groups
+from localregion.backends import ec2_groups
+from localregion.backends.ec2_groups import PlacementGroups
 from localregion.backends.instance import InstanceView
-from localregion.backends.placement_groups import PlacementGroups
 from localregion.state import ImageRecord
 
 if TYPE_CHECKING:
@@ -249,15 +249,15 @@ class Ec2:
         groups = self.backend.groups[self.vpc_id].values()
         return str(next(group.id for group in groups if group.name == "default"))
 
-    def set_group_rules(self, rules: security_groups.GroupRules | None, ssh_port: int) -> None:
+    def set_group_rules(self, rules: ec2_groups.GroupRules | None, ssh_port: int) -> None:
         """The rules of the region's own group. None: nothing is filtered, and the default group has such rules, too."""
         for group_id in (self.group_id,) if rules else (self.group_id, self.default_group()):
-            security_groups.set_rules(self.backend, group_id, rules or security_groups.OPEN, ssh_port)
+            ec2_groups.set_rules(self.backend, group_id, rules or ec2_groups.OPEN, ssh_port)
 
     def groups_of(self, instance: Any) -> list[Any]:
         """moto's security groups of an instance."""
         default = self.backend.groups[self.vpc_id][self.default_group()]
-        return security_groups.groups_of(instance, default)
+        return ec2_groups.groups_of(instance, default)
 
     def view(self, instance: Any) -> InstanceView:
         """What the instance may know about itself."""

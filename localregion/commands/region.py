@@ -175,12 +175,12 @@ def _status(_args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def _describe_space(rooms: Mapping[str, Mapping[str, int]]) -> list[str]:
-    from localregion import space
+    from localregion import host
 
     lines = []
     for kind, room in rooms.items():
         count = f" ({room['count']})" if room["count"] > 1 else ""
-        lines.append(f"disk     {space.gib(room['bytes']):>9}  {kind}{count}")
+        lines.append(f"disk     {host.gib(room['bytes']):>9}  {kind}{count}")
     return lines
 
 
@@ -188,7 +188,7 @@ def _prune(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
     from gpu_ami.files import home_dir
-    from localregion import housekeeping, space
+    from localregion import host, housekeeping
 
     for folder in args.refer:
         if not folder.is_dir():
@@ -202,14 +202,14 @@ def _prune(args: argparse.Namespace, progress: Progress) -> Outcome:
     names = {item.id for item in gone}
     stays = [item for item in housekeeping.examine(home_dir(), policy) if item.id not in names]
     verb = "would remove" if args.dry_run else "removed"
-    lines = [f"{verb} {item.kind} {item.id}: {space.gib(item.bytes)}, {item.text}" for item in gone]
+    lines = [f"{verb} {item.kind} {item.id}: {host.gib(item.bytes)}, {item.text}" for item in gone]
     lines += [f"cannot remove {item.kind} {item.id}: {item.error}" for item in removed if item.error]
     lines += [
-        f"{'stays' if args.dry_run else 'kept'}: {item.kind} {item.id}: {space.gib(item.bytes)}, {item.needed_by}"
+        f"{'stays' if args.dry_run else 'kept'}: {item.kind} {item.id}: {host.gib(item.bytes)}, {item.needed_by}"
         for item in stays
         if item.needed_by
     ]
-    lines.append(f"{verb} {space.gib(housekeeping.total(gone))}" if gone else "nothing to remove")
+    lines.append(f"{verb} {host.gib(housekeeping.total(gone))}" if gone else "nothing to remove")
     data = {"removed": [asdict(item) for item in removed], "kept": [asdict(item) for item in stays]}
     return Outcome("\n".join(lines), data, 4 if len(gone) < len(removed) else 0)
 

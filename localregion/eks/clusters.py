@@ -24,8 +24,7 @@ from gpu_ami.errors import CloudError
 from gpu_ami.files import write_text
 from localregion.backends import INSTANCE_SECRET, Ec2, Refused, instance_of_access_key
 from localregion.eks import credentials
-from localregion.eks.cloud_controller import CloudController, Instance
-from localregion.eks.control_plane import SERVICE_CIDR, ControlPlane
+from localregion.eks.control_plane import SERVICE_CIDR, CloudController, ControlPlane, Instance
 from localregion.kubernetes import RELEASES, find
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")

@@ -30,7 +30,7 @@ from gpu_ami.files import locked
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 from localregion.architectures import ARCHITECTURES, DEFAULT, require_programs
-from localregion.debian_archive import SUITE, archive_lines, proxies
+from localregion.host import SUITE, archive_lines, proxies
 
 PARTITION_OFFSET = 1024 * 1024
 SOURCE = Path(__file__).parents[1] / "replicas" / "debian_ami"

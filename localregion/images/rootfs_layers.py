@@ -21,7 +21,7 @@ from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 from localregion import kubernetes
 from localregion.architectures import ARCHITECTURES, DEFAULT, require_programs
-from localregion.debian_archive import archive_sources, proxies
+from localregion.host import archive_sources, proxies
 from localregion.images import base_image
 from localregion.images.base_ami_packages import Provided, of_family, of_variant
 

@@ -26,7 +26,7 @@ from typing import TypedDict
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
-from localregion import space
+from localregion import host
 from localregion.architectures import ARCHITECTURES, DEFAULT
 from localregion.images import base_ami_packages, base_image, rootfs_layers
 from localregion.images.rootfs_layers import Base, Tree, require_root
@@ -241,7 +241,7 @@ def save(tree: Path, name: str, home: Path, progress: Progress, architecture: st
     )
     folder = layout.image(record.id)
     with progress.stage(f"write the disk of {record.id}"), base_image.scratch(layout.region) as work:
-        space.require(layout.images, space.BUILD_BYTES, f"the disk of {record.id}")
+        host.require(layout.images, host.BUILD_BYTES, f"the disk of {record.id}")
         write_disk(Tree((tree,)), work, architecture)
         folder.mkdir(mode=0o700)
         (work / "disk.raw").rename(folder / "disk.raw")

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami.errors import GpuAmiError
-from localregion import space
+from localregion import host
 from localregion.images import base_image
 from localregion.images.store import fill_disk
 
@@ -129,8 +129,8 @@ class SpareDisks:
     def guess(self, image_id: str, source: Path) -> None:
         """Begins a copy of an image's disk that may be asked for, where it takes no space that a build may need."""
         with contextlib.suppress(OSError):
-            needed = space.allocated(source) + space.build_bytes(source)
-            if space.free(source.parent) >= needed:
+            needed = host.allocated(source) + host.build_bytes(source)
+            if host.free(source.parent) >= needed:
                 self._begin(image_id, source, guess=True)
 
     def begin(self, image_id: str, source: Path) -> None:
@@ -188,7 +188,7 @@ class SpareDisks:
 
     def _copy(self, image_id: str, source: Path, given_up: Callable[[], bool]) -> SpareDisk:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        space.require(self._folder, space.allocated(source) + space.BOOT_BYTES, f"a copy of the disk of {image_id}")
+        host.require(self._folder, host.allocated(source) + host.BOOT_BYTES, f"a copy of the disk of {image_id}")
         # A name of its own: the image may be copied again before this one is taken.
         path = self._folder / f"{image_id}.{secrets.token_hex(4)}.raw"
         path.touch()

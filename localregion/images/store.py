@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.progress import Progress
-from localregion import space
+from localregion import host
 from localregion.state import ImageRecord, Layout, load_images, save_image
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def own_disk(disk: Path) -> None:
     """Makes a disk the machine's alone, which is about to write to it: a copy, where an image has the same file."""
     if disk.stat().st_nlink > 1:
         partial = disk.with_suffix(".partial")
-        space.require(disk.parent, space.allocated(disk) + space.BOOT_BYTES, f"a copy of {disk}, which an image shares")
+        host.require(disk.parent, host.allocated(disk) + host.BOOT_BYTES, f"a copy of {disk}, which an image shares")
         copy_disk(disk, partial)
         partial.rename(disk)
 
@@ -228,7 +228,7 @@ class ImageStore:
             with contextlib.suppress(OSError):
                 share_disk(job.source, partial)
         if not partial.exists():
-            space.require(folder, space.allocated(job.source), f"the disk of image {job.record.id}")
+            host.require(folder, host.allocated(job.source), f"the disk of image {job.record.id}")
             copy_disk(job.source, partial)
         partial.rename(folder / "disk.raw")
 

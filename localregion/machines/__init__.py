@@ -1,26 +1,23 @@
 """QEMU machines behind the EC2 API.
 
 factory              turns an instance into a machine: disk, boot files, devices, metadata service
-qemu                 one QEMU process: command line, how it ended
+qemu                 one QEMU process: command line, how it ended, the serial console's file
 qmp                  QEMU's control socket
-console              the serial console's file
 reconcile            keeps machines and the API in the same state
 boards               GPUs of an instance type as PCI devices; its NVSwitches, EFA interfaces and Neuron devices
 firmware             kernel, initrd and command line of a disk image
 platforms            what QEMU emulates for an architecture: machine, processor, firmware; whether KVM works
 metadata             instance metadata service (IMDSv2), with notices of an instance's end
-firewall             security groups, applied to machines; a port to which connections time out
+firewall             security groups, applied to machines; ports that time out; relays from a guest to the host
 interconnect         the network between the machines of a placement group
-relay                connections from a guest to services of the host
 
 The region's daemon alone needs factory and reconcile, and with them moto; clients do not load it.
 """
 
 from localregion.machines.boards import Devices, devices_of, planned_architecture
-from localregion.machines.console import CONSOLE, read_console
 from localregion.machines.firmware import default_entry
 from localregion.machines.platforms import qemu_version
-from localregion.machines.qemu import PROCESS, Exit
+from localregion.machines.qemu import CONSOLE, PROCESS, Exit, read_console
 from localregion.machines.qmp import short_path
 
 __all__ = [

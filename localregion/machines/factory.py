@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_ami.errors import MachineError
-from localregion import space
+from localregion import host
 from localregion.architectures import DEFAULT
 from localregion.images import LoopDevice, SpareDisks, copy_disk, own_disk
 from localregion.loopback import API_ADDRESS, CLUSTER_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
-from localregion.machines import platforms, relay
+from localregion.machines import firewall, platforms
 from localregion.machines.boards import FAULT_TAG, boards_of, devices_of, without_faulty, write_boards
-from localregion.machines.console import cap_console, note_on_console
 from localregion.machines.firewall import Firewall
 from localregion.machines.firmware import Boot, read_boot
 from localregion.machines.interconnect import DhcpServer, Interconnect
@@ -25,6 +24,8 @@ from localregion.machines.platforms import can_use_kvm
 from localregion.machines.qemu import (
     MachineSpec,
     QemuMachine,
+    cap_console,
+    note_on_console,
 )
 from localregion.state import Layout
 
@@ -139,8 +140,8 @@ class MachineFactory:
         source, _ = self._disk_of(instance.image_id)
         partial = disk.with_suffix(".partial")
         spare = self._spares.take(instance.image_id, partial) if self._spares else None
-        to_copy = 0 if spare else space.allocated(source)
-        space.require(disk.parent, to_copy + space.BOOT_BYTES, f"the disk of {instance.id}")
+        to_copy = 0 if spare else host.allocated(source)
+        host.require(disk.parent, to_copy + host.BOOT_BYTES, f"the disk of {instance.id}")
         if spare is None:
             copy_disk(source, partial)
         volume = self._ec2.root_volume(instance)
@@ -157,11 +158,11 @@ class MachineFactory:
             return platforms.usable(boot.kernel, self._layout.kvm, architecture)
 
     def _write_relays(self, folder: Path) -> tuple[tuple[str, str], ...]:
-        relay.write_unix_relay(folder / "to-metadata", _METADATA_SOCKET)
-        relay.write_tcp_relay(folder / "to-api", self._api_port)
+        firewall.write_unix_relay(folder / "to-metadata", _METADATA_SOCKET)
+        firewall.write_tcp_relay(folder / "to-api", self._api_port)
         relays = [(METADATA_ADDRESS, "to-metadata"), (API_ADDRESS, "to-api")]
         if self._mirror_port is not None:
-            relay.write_tcp_relay(folder / "to-mirror", self._mirror_port)
+            firewall.write_tcp_relay(folder / "to-mirror", self._mirror_port)
             relays.append((MIRROR_ADDRESS, "to-mirror"))
         return tuple(relays)
 
@@ -169,7 +170,7 @@ class MachineFactory:
         """To the API server of an EKS cluster; of homes in which one can run."""
         if not self._layout.kubernetes.is_dir():
             return ()
-        relay.write_port_file_relay(folder / "to-cluster", self._layout.cluster_port)
+        firewall.write_port_file_relay(folder / "to-cluster", self._layout.cluster_port)
         return ((f"{CLUSTER_ADDRESS}:443", "to-cluster"),)
 
     def power_on(self, prepared: Any) -> Machine:
@@ -209,7 +210,7 @@ class MachineFactory:
 
     def free_space(self, instance_id: str) -> int:
         """Bytes free on the disk that holds the instance's folder."""
-        return space.free(self._layout.instance(instance_id))
+        return host.free(self._layout.instance(instance_id))
 
     def note(self, instance_id: str, text: str) -> None:
         """Writes a line of the region's own to the instance's console."""

@@ -9,16 +9,72 @@ A port that answers nothing: connections to it time out, as to one that no rule 
 
 A listening socket whose queue is full: Linux drops the SYN of every further connection (net/ipv4/tcp_input.c,
 tcp_conn_request: sk_acceptq_is_full), with net.ipv4.tcp_abort_on_overflow at its default of 0. Needs no privileges.
+
+The relays between a guest and the host's services.
+
+QEMU's user network starts one program per connection of the guest (`guestfwd=…-cmd:PROGRAM`; the form with a host and a
+port keeps a single connection for the machine's whole life). The program connects its stdin, a socket, to a service.
 """
 
 from __future__ import annotations
 
 import socket
+import sys
 from dataclasses import replace
+from pathlib import Path
 
-from localregion.backends import Ec2, security_groups
+from localregion.backends import Ec2, ec2_groups
 from localregion.loopback import METADATA_ADDRESS
 from localregion.machines.qemu import MachineSpec, QemuMachine
+
+# -I -S: no site packages, no environment; starts in about 15 ms. A half-closed connection stays open the other way.
+_PROGRAM = """\
+#!/bin/sh
+exec "{python}" -I -S -c '
+import select, socket, sys
+here = socket.socket(fileno=0)
+there = socket.socket(socket.{family})
+there.connect({address})
+other = {{here: there, there: here}}
+while other:
+    for end in select.select(list(other), [], [])[0]:
+        try:
+            data = end.recv(65536)
+        except OSError:
+            data = b""
+        if data:
+            other[end].sendall(data)
+            continue
+        try:
+            other[end].shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        if end is there:
+            sys.exit()
+        del other[end]
+'
+"""
+
+
+def write_unix_relay(program: Path, socket_name: str) -> None:
+    """A relay to the unix socket `socket_name` in the program's own folder (QEMU's working directory)."""
+    _write(program, "AF_UNIX", f'"{socket_name}"')
+
+
+def write_tcp_relay(program: Path, port: int) -> None:
+    """A relay to a port of the host's loopback."""
+    _write(program, "AF_INET", f'("127.0.0.1", {port})')
+
+
+def write_port_file_relay(program: Path, port_file: Path) -> None:
+    """A relay to the port of the host's loopback that a file names now; without the file, connections end at once."""
+    _write(program, "AF_INET", f'("127.0.0.1", int(open({str(port_file)!r}).read()))'.replace("'", '"'))
+
+
+def _write(program: Path, family: str, address: str) -> None:
+    python = str(Path(sys.executable).resolve())
+    program.write_text(_PROGRAM.format(python=python, family=family, address=address))
+    program.chmod(0o700)
 
 
 class DroppedPort:
@@ -59,12 +115,12 @@ class Firewall:
         relays = tuple(
             (address, program)
             for address, program in spec.relays
-            if address == METADATA_ADDRESS or security_groups.allows_egress(groups, _RELAY_PORT, address)
+            if address == METADATA_ADDRESS or ec2_groups.allows_egress(groups, _RELAY_PORT, address)
         )
         is_open = self._allows_ssh(spec)
         self._set_dropped(spec, not is_open)
         card = spec.interconnect
-        if card and not security_groups.allows_members(groups):
+        if card and not ec2_groups.allows_members(groups):
             card = card.alone()
         return replace(spec, relays=relays, ssh_closed=not is_open, interconnect=card)
 
@@ -100,7 +156,7 @@ class Firewall:
 
     def _allows_ssh(self, spec: MachineSpec) -> bool:
         groups = self._ec2.groups_of(self._ec2.instance(spec.instance_id))
-        return security_groups.allows_ingress(groups, spec.ssh_port, CALLER)
+        return ec2_groups.allows_ingress(groups, spec.ssh_port, CALLER)
 
     def _set_dropped(self, spec: MachineSpec, wanted: bool) -> None:
         instance_id = spec.instance_id

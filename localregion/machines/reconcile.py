@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from gpu_ami.progress import Progress
 from localregion.backends import NO_DELAYS, Delays, Ec2
+from localregion.host import RESUME_BYTES, gib
 from localregion.images import ImageJob, ImageStore
 from localregion.machines.qemu import Exit
-from localregion.space import RESUME_BYTES, gib
 
 POWER_DOWN_SECONDS = 90.0  # EC2 gives a guest minutes; an emulated Debian needs about fifteen seconds
 _TRANSITION = {"running": "pending", "stopped": "stopping", "terminated": "shutting-down"}

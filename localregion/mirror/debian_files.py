@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from gpu_ami.errors import CloudError
 from gpu_ami.process import find_tool, run
-from localregion.debian_archive import archive_sources, proxies
+from localregion.host import archive_sources, proxies
 
 # In the replica: which packages of Debian its programs are from. Their licences are in its folder of usr/share/doc.
 RECORD = "usr/libexec/gpu-ami/{name}.debian-packages"

@@ -27,7 +27,7 @@ from gpu_ami.process import UnderWay
 from gpu_ami.progress import Progress
 from gpu_ami.report import document
 from gpu_ami.validate import cluster
-from localregion import mirror, space
+from localregion import host, mirror
 from localregion.rehearsal import results
 
 if TYPE_CHECKING:
@@ -187,14 +187,14 @@ class _Log:
 _MIB, _GIB = 1024**2, 1024**3
 # Of a rehearsal: Packer, Ansible, the compiler in the sandbox, the validator; with a machine, its memory too.
 FILES_BYTES, BOOT_BYTES = 1 * _GIB, 4 * _GIB
-# A base image, the builder's disk and the image, with what the roles install (localregion.space.build_bytes).
+# A base image, the builder's disk and the image, with what the roles install (localregion.host.build_bytes).
 DISK_BYTES = 8 * _GIB
 
 
 def width(home: Path, *, boot: bool) -> int:
     """How many rehearsals run side by side; at least one, which says itself what it lacks."""
     memory = _available_memory() // (BOOT_BYTES if boot else FILES_BYTES)
-    return max(1, min(len(os.sched_getaffinity(0)), memory, space.free(home) // DISK_BYTES))
+    return max(1, min(len(os.sched_getaffinity(0)), memory, host.free(home) // DISK_BYTES))
 
 
 def _available_memory() -> int:

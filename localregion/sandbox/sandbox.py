@@ -9,14 +9,18 @@ nothing, as in any chroot), devices are plain files. `localregion/sandbox/sandbo
 
 What a role writes is lost when the sandbox ends: it is in a tmpfs of the sandbox's mount namespace. When the process
 that holds a sandbox ends, also by SIGKILL, the kernel ends every process in it.
+
+Builds a driver's module on the kernel of the plan's base image, in a sandbox: `gpu-ami sources --build`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,9 +29,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from gpu_ami.errors import CloudError, GpuAmiError, end_as_by_ctrl_c
+from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError, end_as_by_ctrl_c
 from gpu_ami.files import home_dir, read_json, write_json
 from gpu_ami.process import ChildProcess, ProcessIdentity, find_tool, identify, run, spawn, stop
 from gpu_ami.progress import Progress
@@ -35,6 +39,12 @@ from localregion.architectures import DEFAULT
 from localregion.images import Base, Tree, require_root, rootfs_layers
 from localregion.machines import Devices, devices_of
 from localregion.sandbox import kernel_settings, sandbox_init
+from validator.plan_document import NvidiaDriver, section
+
+if TYPE_CHECKING:
+    from gpu_ami.plan import Plan
+    from gpu_ami.progress import Progress
+
 
 _PROCESS = "process.json"
 
@@ -180,3 +190,71 @@ def main(arguments: Sequence[str]) -> int:
     except GpuAmiError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+
+
+_ROLES = ("kernel", "nvidia_driver")
+_ERROR = re.compile(r"error: (.+)")
+
+
+def require_buildable(plan: Plan) -> None:
+    """UsageError where the local region has no real packages of the driver, or we are not root."""
+    from localregion.images import rootfs_layers
+
+    driver = section(plan.document, "nvidia_driver", NvidiaDriver)
+    if not driver or "provided_by" in driver:
+        raise UsageError(
+            f"{plan.image}: --build tries the NVIDIA driver that a plan installs, and this plan installs none"
+        )
+    if driver.get("source") != "distribution":
+        raise UsageError(
+            f"{plan.image}: --build has real packages of the system's own archive alone, and this driver is NVIDIA's",
+            hint="`nvidia_driver: {source: distribution}`; for NVIDIA's own packages the local region has replicas, "
+            "whose build says nothing of the driver's",
+        )
+    rootfs_layers.require_root("sources --build")
+
+
+def try_build(plan: Plan, progress: Progress) -> dict[str, Any]:
+    """A row of `builds` in variables/facts/distribution_drivers.yml: what DKMS makes of the planned module."""
+    from gpu_ami.build import Machine, converge
+    from gpu_ami.files import data_root, home_dir
+    from gpu_ami.plan import ANSIBLE_FILE, ansible_variables
+    from localregion.images import source_ami
+    from localregion.machines import Devices
+    from localregion.mirror import mirror
+    from localregion.sandbox import sandbox
+
+    home, base = home_dir(), source_ami.base_of(plan.document)
+    mirror.ensure(home, plan=plan.document, agent_package=None, progress=progress)
+    with tempfile.TemporaryDirectory() as name, sandbox.entered(base, Devices(), home, progress) as box:
+        variables = Path(name) / ANSIBLE_FILE
+        variables.write_text(json.dumps(ansible_variables(plan.document)), encoding="utf-8")
+        machine = Machine(box.host, box.port, box.user, Path(box.key), slow_python=True)
+        error = ""
+        try:
+            with progress.stage(f"build the kernel module of {plan.image} on {box.kernel}"):
+                converge(data_root(), variables, machine, roles=_ROLES, note=progress.note)
+        except BuildError as failed:
+            error = module_error(Path(box.root))
+            if not error:  # something other than the module's build
+                raise failed
+    return build_row(plan, box.kernel, base.name, error)
+
+
+def build_row(plan: Plan, kernel: str, base: str, error: str) -> dict[str, Any]:
+    """The row as rule module_builds_on_kernel reads it."""
+    driver = section(plan.document, "nvidia_driver", NvidiaDriver)
+    row: dict[str, Any] = {"kernel": kernel, "driver": driver["version"], "flavour": driver["flavour"]}
+    row |= {"builds": not error} | ({"error": error} if error else {})
+    source = f"DKMS on {kernel} in a sandbox of {base} (gpu-ami sources --build)"
+    return row | {"source": source, "date": datetime.date.today().isoformat()}
+
+
+def module_error(root: Path) -> str:
+    """The compiler's first error in DKMS's newest log below `root`; empty where nothing was built or nothing failed."""
+    logs = sorted(root.glob("var/lib/dkms/*/*/build/make.log"), key=lambda path: path.stat().st_mtime)
+    for log in reversed(logs):
+        found = _ERROR.search(log.read_text(encoding="utf-8", errors="replace"))
+        if found:
+            return found[1].strip()
+    return ""

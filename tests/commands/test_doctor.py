@@ -13,7 +13,7 @@ from gpu_ami import cli
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.preflight import identity
 from gpu_ami.region import Prerequisite
-from localregion import prerequisites
+from localregion import host
 
 _PLUGIN = "/home/x/.config/packer/plugins/github.com/hashicorp/{0}/packer-plugin-{0}_v{1}_x5.0_linux_amd64"
 
@@ -28,7 +28,7 @@ def packer(tmp_path: Path, version: str, plugins: str = "") -> str:
 def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: str) -> tuple[int, str]:
     monkeypatch.setenv("PACKER", program)
     finding = Prerequisite("packer", True, "/usr/bin/packer", "apt-get install packer", "every build")
-    monkeypatch.setattr(prerequisites, "examine", lambda home: [finding])
+    monkeypatch.setattr(host, "examine", lambda home: [finding])
     return cli.main(["doctor"]), capsys.readouterr().out
 
 

@@ -29,7 +29,7 @@ from gpu_ami.validate.proof import Proof
 from gpu_ami.validate.validator_process import Target
 from localregion.api import conditions
 from localregion.backends import cloudwatch as metrics_backend
-from localregion.backends import security_groups
+from localregion.backends import ec2_groups
 from localregion.loopback import API_ADDRESS
 from localregion.machines.firewall import CALLER, Firewall
 from localregion.machines.qemu import Exit, MachineSpec
@@ -112,7 +112,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
         if worlds[0].rules:  # what answers is the firewall's listener, or nothing
             machine = replace(a_machine(), instance_id=instance_id, instance_type=instance_type)
             with boot._ingress_on_error(machine) as on_silence:
-                if not security_groups.allows_ingress(
+                if not ec2_groups.allows_ingress(
                     worlds[0].ec2.groups_of(worlds[0].ec2.instance(instance_id)), SSH_PORT, CALLER
                 ):
                     on_silence()

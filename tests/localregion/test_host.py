@@ -24,7 +24,7 @@ from gpu_ami.files import write_json
 from gpu_ami.process import identify
 from gpu_ami.progress import Progress
 from gpu_ami.validate.machines.machine import Boot, Machine
-from localregion import loopback, region, space, state
+from localregion import host, loopback, region, state
 from localregion.images import source_ami
 from localregion.images.store import ImageJob, ImageStore
 from localregion.loopback import claim_network
@@ -140,12 +140,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_room_is_measured_on_the_disk_of_the_folder(small_disk: Path) -> None:
-    assert 15 * MIB < space.free(small_disk) <= 16 * MIB
-    space.require(small_disk, 8 * MIB, "a test")
+    assert 15 * MIB < host.free(small_disk) <= 16 * MIB
+    host.require(small_disk, 8 * MIB, "a test")
     with pytest.raises(
         CloudError, match=rf"no space for a test: 1\.0 GiB needed in {small_disk}, 0\.0 GiB free"
     ) as caught:
-        space.require(small_disk, 1024 * MIB, "a test")
+        host.require(small_disk, 1024 * MIB, "a test")
     assert "GPU_AMI_HOME" in caught.value.hint
 
 
@@ -154,7 +154,7 @@ def test_a_build_without_space_says_what_images_take(small_disk: Path) -> None:
         (small_disk / f"ami-{number}").mkdir()
         (small_disk / f"ami-{number}" / "disk.raw").write_bytes(b"x" * MIB)
     with pytest.raises(CloudError, match="no space for a build") as caught:
-        space.require_for_build(small_disk, small_disk / "ami-1" / "disk.raw", "a build", small_disk / "spare")
+        host.require_for_build(small_disk, small_disk / "ami-1" / "disk.raw", "a build", small_disk / "spare")
     assert caught.value.hint.startswith("2 images take 0.0 GiB there: gpu-ami region down, and remove the folders")
 
 
@@ -165,12 +165,12 @@ def test_what_was_copied_for_a_build_is_not_needed_again(tmp_path: Path, monkeyp
     for file in (source, spare / "ami-1.0.raw"):
         file.write_bytes(b"x" * MIB)
     (spare / "ami-2.0.raw").symlink_to("removed-meanwhile")
-    room = space.build_bytes(source) - space.allocated(source)
-    monkeypatch.setattr(space, "free", lambda _folder: room)
-    space.require_for_build(tmp_path, source, "a build", spare)
-    monkeypatch.setattr(space, "free", lambda _folder: room - 1)
+    room = host.build_bytes(source) - host.allocated(source)
+    monkeypatch.setattr(host, "free", lambda _folder: room)
+    host.require_for_build(tmp_path, source, "a build", spare)
+    monkeypatch.setattr(host, "free", lambda _folder: room - 1)
     with pytest.raises(CloudError, match="no space for a build"):
-        space.require_for_build(tmp_path, source, "a build", spare)
+        host.require_for_build(tmp_path, source, "a build", spare)
 
 
 def test_a_sparse_file_takes_what_is_written(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_sparse_file_takes_what_is_written(tmp_path: Path) -> None:
     with file.open("wb") as stream:
         stream.write(b"x" * MIB)
         stream.truncate(1024 * MIB)
-    assert MIB <= space.allocated(file) < 2 * MIB
+    assert MIB <= host.allocated(file) < 2 * MIB
 
 
 def test_a_boot_on_a_full_disk_ends_terminated_with_the_reason(
@@ -219,7 +219,7 @@ def test_a_build_needs_room_for_its_disk_and_its_image(
 def test_a_state_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CloudError, match=f"cannot write to the state folder {tmp_path}/file/region: Not a directory"):
-        space.require_writable(tmp_path / "file" / "region")
+        host.require_writable(tmp_path / "file" / "region")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(
         CloudError, match=f"cannot write to the state folder {tmp_path}/home: Permission denied"

@@ -15,7 +15,7 @@ import pytest
 
 from gpu_ami import cli
 from gpu_ami.process import Completed
-from localregion import debian_archive, prerequisites
+from localregion import host
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ def test_makefile_installs_what_the_doctor_asks_for() -> None:
     makefile = (ROOT / "Makefile").read_text()
     found = re.search(r"^PACKAGES := ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
     assert found
-    assert set(prerequisites.TOOLS.values()) <= set(found.group(1).replace("\\", " ").split())
+    assert set(host.TOOLS.values()) <= set(found.group(1).replace("\\", " ").split())
 
 
 @pytest.mark.slow  # packer tells its version
@@ -39,7 +39,7 @@ def test_missing_tool_is_named_with_its_package(
 
 
 def test_each_finding_says_how_to_mend_it(home: Path) -> None:
-    assert all(one.ok or one.remedy for one in prerequisites.examine(home))
+    assert all(one.ok or one.remedy for one in host.examine(home))
 
 
 def test_archive_is_the_hosts_own_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,18 +48,18 @@ def test_archive_is_the_hosts_own_mirror(monkeypatch: pytest.MonkeyPatch) -> Non
         "Debian|bookworm|http://mirror.example/debian/|contrib\nDebian|trixie|http://mirror.example/debian/|main\n"
         "Node|nodistro|http://other.example/|main\nhalf a line\n"
     )
-    monkeypatch.setattr(debian_archive, "find_tool", lambda *_, **__: "apt-get")
-    monkeypatch.setattr(debian_archive, "run", lambda *_, **__: Completed(("apt-get",), 0, shown, "", 0.0))
-    assert debian_archive.archive_lines() == [
+    monkeypatch.setattr(host, "find_tool", lambda *_, **__: "apt-get")
+    monkeypatch.setattr(host, "run", lambda *_, **__: Completed(("apt-get",), 0, shown, "", 0.0))
+    assert host.archive_lines() == [
         "deb http://mirror.example/debian/ bookworm main",
         "deb http://mirror.example/security/ bookworm-security main",
     ]
 
 
 def test_archive_of_a_host_that_is_not_bookworm_is_left_to_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debian_archive, "find_tool", lambda *_, **__: "apt-get")
-    monkeypatch.setattr(debian_archive, "run", lambda *_, **__: Completed(("apt-get",), 100, "", "", 0.0))
-    assert debian_archive.archive_lines() == []
+    monkeypatch.setattr(host, "find_tool", lambda *_, **__: "apt-get")
+    monkeypatch.setattr(host, "run", lambda *_, **__: Completed(("apt-get",), 100, "", "", 0.0))
+    assert host.archive_lines() == []
 
 
 PROGRAM = Path(__file__).resolve().parents[2] / "localregion" / "packages.sh"

@@ -17,7 +17,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.cloudwatch.models import MetricAggregatedDatum, MetricDatum
 
-from localregion.alarms import datapoints, notifications, transitions
+from localregion.alarms import datapoints, transitions
 from localregion.alarms.evaluation import ALARM, INSUFFICIENT_DATA, OK, TREATMENTS, Decision, Rule, decide
 from localregion.alarms.metric_math import Unsupported
 from tests.localregion.alarms.conftest import Account
@@ -98,7 +98,7 @@ def test_history_of_a_change_has_both_states(aws: Account) -> None:
     [("us-east-1", "US East (N. Virginia)"), ("eu-central-1", "Europe (Frankfurt)"), ("x-1", "x-1")],
 )
 def test_region_has_the_name_of_the_console(region: str, title: str) -> None:
-    assert notifications.region_title(region) == title
+    assert transitions.region_title(region) == title
 
 
 def test_long_subject_is_cut(aws: Account) -> None:
@@ -106,7 +106,7 @@ def test_long_subject_is_cut(aws: Account) -> None:
     aws.put(1.0)
     aws.step()
     [message] = aws.messages()
-    assert len(message["Subject"]) == notifications.SUBJECT_CHARACTERS
+    assert len(message["Subject"]) == transitions.SUBJECT_CHARACTERS
 
 
 def test_percentile_alarm_names_its_extended_statistic(aws: Account) -> None:
@@ -121,8 +121,8 @@ def test_percentile_alarm_names_its_extended_statistic(aws: Account) -> None:
 
 def test_contributor_has_one_id() -> None:
     first, second = (("I", "i-1"),), (("I", "i-2"),)
-    assert notifications.contributor_id(first) == notifications.contributor_id(first)
-    assert len({notifications.contributor_id(first), notifications.contributor_id(second)}) == 2
+    assert transitions.contributor_id(first) == transitions.contributor_id(first)
+    assert len({transitions.contributor_id(first), transitions.contributor_id(second)}) == 2
 
 
 # Statistics by period.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from localregion.eks.cloud_controller import UNINITIALIZED, CloudController
+from localregion.eks.control_plane import UNINITIALIZED, CloudController
 from tests.localregion.eks.test_clusters import NODE
 from validator.probes.cluster.kubernetes import ApiError
 

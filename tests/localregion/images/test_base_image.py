@@ -15,7 +15,7 @@ import pytest
 from gpu_ami.errors import CloudError
 from gpu_ami.process import Completed
 from gpu_ami.progress import Progress
-from localregion import debian_archive
+from localregion import host
 from localregion.images import base_image
 
 QUIET = Progress(mode="quiet")
@@ -86,7 +86,7 @@ def _tools(monkeypatch: pytest.MonkeyPatch, *, mke2fs_works: bool) -> list[str]:
                 members = {member.name: member for member in overlay}
             assert {(member.uid, member.gid) for member in members.values()} == {(0, 0)}
             assert (members["etc/fstab"].mode, members["etc"].mode) == (0o644, 0o755)
-            Path(words[words.index(debian_archive.SUITE) + 1]).write_bytes(b"tar")
+            Path(words[words.index(host.SUITE) + 1]).write_bytes(b"tar")
         elif not mke2fs_works:
             raise CloudError("mke2fs ended with 1")
         return Completed(tuple(words), 0, "", "", 0.0)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError
-from localregion import space
+from localregion import host
 from localregion.images import SpareDisks, spare_disks, store
 
 MIB = 1 << 20
@@ -225,8 +225,8 @@ def test_a_guess_leaves_what_a_build_needs(
     room: int,
     guessed: bool,
 ) -> None:
-    needed = space.allocated(source) + space.build_bytes(source) + room
-    monkeypatch.setattr(space, "free", lambda _folder: needed)
+    needed = host.allocated(source) + host.build_bytes(source) + room
+    monkeypatch.setattr(host, "free", lambda _folder: needed)
     spares.guess("ami-1", source)
     assert bool(spares.take("ami-1", tmp_path / "one")) is guessed
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import CloudError, GpuAmiError
-from localregion import space
+from localregion import host
 from localregion.backends import InstanceView
-from localregion.backends.security_groups import GroupRules
+from localregion.backends.ec2_groups import GroupRules
 from localregion.images import LoopDevice, SpareDisks, spare_disks
 from localregion.machines import factory, platforms
 from localregion.machines.boards import FAULT_TAG
@@ -89,8 +89,8 @@ def test_a_disk_that_was_copied_before_needs_no_space_a_second_time(
         if copied_before:
             spares.begin(instance.image_id, source)
             workers.submit(lambda: None).result()  # the copy before it is complete
-        monkeypatch.setattr(space, "free", lambda _folder: space.BOOT_BYTES)
-        monkeypatch.setattr(space, "allocated", lambda _file: 4096)
+        monkeypatch.setattr(host, "free", lambda _folder: host.BOOT_BYTES)
+        monkeypatch.setattr(host, "allocated", lambda _file: 4096)
         if copied_before:
             made.prepare(instance)
         else:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from localregion.backends import security_groups
-from localregion.backends.security_groups import GroupRules, Rule
+from localregion.backends import ec2_groups
+from localregion.backends.ec2_groups import GroupRules, Rule
 from localregion.machines.firewall import Firewall
 from localregion.machines.qemu import Exit, MachineSpec
 from tests.localregion.conftest import World
@@ -60,7 +60,7 @@ def port() -> int:
 
 
 def set_rules(world: World, port: int, *ingress: Rule, egress: tuple[Rule, ...] = (Rule("all"),)) -> None:
-    security_groups.set_rules(world.ec2.backend, world.ec2.group_id, GroupRules(ingress, egress), port)
+    ec2_groups.set_rules(world.ec2.backend, world.ec2.group_id, GroupRules(ingress, egress), port)
 
 
 @pytest.fixture

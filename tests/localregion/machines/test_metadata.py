@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localregion.machines import relay
+from localregion.machines import firewall
 from localregion.machines.metadata import Answer, InstanceView, Metadata, MetadataServer, Tokens, build_tree, look_up
 
 VIEW = InstanceView(
@@ -206,7 +206,7 @@ def served(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_request_of_the_guest_comes_through_the_relay(served: Path) -> None:
     """As QEMU does it: one relay per connection, its stdin a socket, its working directory the instance's folder."""
-    relay.write_unix_relay(served / "to-metadata", "metadata.sock")
+    firewall.write_unix_relay(served / "to-metadata", "metadata.sock")
     request = f"PUT /latest/api/token HTTP/1.1\r\nHost: x\r\n{TTL}: 60\r\nConnection: close\r\n\r\n"
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -219,6 +219,6 @@ def test_a_request_of_the_guest_comes_through_the_relay(served: Path) -> None:
 
 
 def test_a_relay_whose_service_is_gone_ends(tmp_path: Path) -> None:
-    relay.write_tcp_relay(tmp_path / "to-nowhere", 1)
+    firewall.write_tcp_relay(tmp_path / "to-nowhere", 1)
     done = subprocess.run([tmp_path / "to-nowhere"], stdin=subprocess.DEVNULL, timeout=20, check=False)
     assert done.returncode != 0

@@ -13,10 +13,10 @@ import pytest
 
 from gpu_ami.errors import MachineError
 from gpu_ami.files import write_json
-from localregion.machines import platforms, relay
-from localregion.machines.console import cap_console, note_on_console, read_console
+from localregion.machines import firewall, platforms
 from localregion.machines.firewall import DroppedPort
 from localregion.machines.metadata import NOTICE_TAG, build_tree, look_up
+from localregion.machines.qemu import cap_console, note_on_console, read_console
 from localregion.machines.qmp import Qmp, short_path
 from tests.localregion.machines.test_metadata import VIEW
 from tests.onhost.drain_hook.programs import hook_module
@@ -221,7 +221,7 @@ def talk(program: Path, said: bytes) -> bytes:
 def test_a_tcp_relay_carries_both_directions_and_their_ends(tmp_path: Path, size: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = serve(server)
-        relay.write_tcp_relay(tmp_path / "to-api", int(server.getsockname()[1]))
+        firewall.write_tcp_relay(tmp_path / "to-api", int(server.getsockname()[1]))
         assert talk(tmp_path / "to-api", b"x" * size) == b"xx" * size
         thread.join(20)
 
@@ -232,6 +232,6 @@ def test_a_unix_relay_finds_the_socket_in_its_own_folder(tmp_path: Path, monkeyp
         server.bind("metadata.sock")
         server.listen()
         serve(server)
-        relay.write_unix_relay(tmp_path / "to-metadata", "metadata.sock")
+        firewall.write_unix_relay(tmp_path / "to-metadata", "metadata.sock")
         assert talk(tmp_path / "to-metadata", b"GET") == b"GETGET"
     assert (tmp_path / "to-metadata").stat().st_mode & 0o777 == 0o700

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from localregion.host import RESUME_BYTES
 from localregion.machines.qemu import Exit
 from localregion.machines.reconcile import POWER_DOWN_SECONDS
-from localregion.space import RESUME_BYTES
 from tests.localregion.conftest import World
 
 

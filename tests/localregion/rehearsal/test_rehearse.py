@@ -20,7 +20,7 @@ from gpu_ami.cloud import Place, resources
 from gpu_ami.errors import BuildError, CloudError
 from gpu_ami.progress import Progress
 from gpu_ami.region import Session
-from localregion import space
+from localregion import host
 from localregion.rehearsal import candidates
 from localregion.rehearsal import rehearse as rehearsing
 from localregion.rehearsal.candidates import Candidate
@@ -296,7 +296,7 @@ def test_width_is_what_the_host_has_room_for(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
     monkeypatch.setattr(rehearsing, "_available_memory", lambda: memory_gib * 1024**3)
-    monkeypatch.setattr(space, "free", lambda _folder: disk_gib * 1024**3)
+    monkeypatch.setattr(host, "free", lambda _folder: disk_gib * 1024**3)
     assert rehearsing.width(tmp_path, boot=boot) == expected
 
 
