@@ -136,7 +136,7 @@ class LocalRegionProvider:
 
     name = NAME
     commands: Mapping[str, str] = {
-        "region": "localregion.commands.region",
+        "region": "localregion.commands.region_verbs",
         "rehearse": "localregion.commands.rehearse",
     }
 

@@ -251,7 +251,7 @@ _THROUGH_THE_DOOR = {
     "localregion.backends.container_service.instances": (
         "tests/localregion/backends/container_service/test_container_service.py"
     ),
-    "localregion.backends.container_service.ecs": (
+    "localregion.backends.container_service.actions": (
         "tests/localregion/backends/container_service/test_container_service.py"
     ),
     "gpu_ami.cloud.launches": "tests/validate/machines/test_user_data.py",

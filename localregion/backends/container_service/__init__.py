@@ -4,7 +4,7 @@ An instance's agent (localregion/replicas/ecs_ami) registers it, asks for what i
 of it. moto 5.2 has no DiscoverPollEndpoint, drops the resources and attributes of a container instance, and its tasks
 run at once and have no exit code.
 
-ecs           the actions of the API, as dictionaries in and out
+actions       the actions of the API, as dictionaries in and out
 instances     container instances: registration, resources, the cluster query language as far as it is used here;
               tasks: placement on one instance, states, exit codes
 
@@ -16,6 +16,6 @@ WebSocket of the endpoint that DiscoverPollEndpoint names (Agent Communication S
 asks with an action ecs:Poll at the same endpoint as all others.
 """
 
-from localregion.backends.container_service.ecs import ContainerService
+from localregion.backends.container_service.actions import ContainerService
 
 __all__ = ["ContainerService"]

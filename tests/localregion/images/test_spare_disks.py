@@ -285,7 +285,7 @@ def test_one_that_cannot_be_moved_is_none(tmp_path: Path, source: Path, spares: 
     assert list((tmp_path / "spare").iterdir()) == []
 
 
-@pytest.mark.parametrize("refuses", ["fill_disk", "space.require"])
+@pytest.mark.parametrize("refuses", ["fill_disk", "host.require"])
 def test_a_copy_that_failed_is_none(
     tmp_path: Path,
     source: Path,

@@ -17,7 +17,7 @@ from gpu_ami.plan.document import Plan, digest_of
 from gpu_ami.progress import Progress
 from gpu_ami.region import SessionRequest
 from localregion import region
-from localregion.commands import region as command
+from localregion.commands import region_verbs as command
 from localregion.images import source_ami
 from localregion.mirror import mirror
 

@@ -15,7 +15,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.region import provider
 from localregion import region
 from localregion.commands import json_types
-from localregion.commands import region as command
+from localregion.commands import region_verbs as command
 
 UP: dict[str, Any] = {
     "up": True,
