@@ -8,6 +8,7 @@ the home and is valid for this boot of the host.
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from dataclasses import dataclass
@@ -74,10 +75,12 @@ PLATFORMS = {
 }
 
 
+@functools.cache
 def qemu_version() -> str:
     """Which QEMU runs the machines: "QEMU 10.0.2 (Debian 1:10.0.2+ds-2)"; "" where none is installed.
 
-    The programs of all architectures are of one version: their packages depend on one package of it.
+    Asked once: the daemon's status says it, also while the daemon ends. The programs of all architectures are of one
+    version: their packages depend on one package of it.
     """
     try:
         done = run([PLATFORMS[DEFAULT].qemu(), "--version"], timeout=30)

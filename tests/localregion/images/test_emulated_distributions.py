@@ -21,7 +21,7 @@ import pytest
 from gpu_ami.cloud.place import Place
 from gpu_ami.progress import Progress
 from localregion import region
-from localregion.commands.region import ssh_command
+from localregion.commands.region_verbs import ssh_command
 from localregion.machines.boards import devices_of
 
 pytestmark = pytest.mark.machine

@@ -21,7 +21,7 @@ from gpu_ami.files import home_dir, read_json
 from gpu_ami.process import ProcessIdentity
 from gpu_ami.progress import Progress
 from localregion import region
-from localregion.commands.region import ssh_command
+from localregion.commands.region_verbs import ssh_command
 from localregion.images import source_ami
 
 pytestmark = pytest.mark.machine
