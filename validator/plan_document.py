@@ -9,7 +9,7 @@ and IMEX also `instance_types`, the driver what is said of its branches); every 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NotRequired, TypedDict, TypeVar, cast, overload
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar, cast, overload
 
 from validator.agent_document import AgentConfig, AgentGpuConfig
 
@@ -22,7 +22,10 @@ class RecipeFile(TypedDict):
 
 
 class OperatingSystem(TypedDict):
-    """The image's operating system; `python` is the interpreter that Ansible uses, `end_of_life` an ISO date."""
+    """The image's operating system; `python` is the interpreter that Ansible uses, `end_of_life` an ISO date.
+
+    `family`: debian or redhat. `root_device` of its AMIs, if it is none of ROOT_DEVICES.
+    """
 
     id: str
     version: str
@@ -31,6 +34,24 @@ class OperatingSystem(TypedDict):
     ssh_user: str
     python: str
     end_of_life: str
+    root_device: NotRequired[str]
+
+
+# By the id of os-release: Ubuntu's and RHEL's AMIs name their root device differently from all others.
+ROOT_DEVICES = {"ubuntu": "/dev/sda1", "rhel": "/dev/sda1"}
+
+
+def root_device(system: Mapping[str, Any]) -> str:
+    """The root device of a system's AMIs, by the system's section of a plan or its row of the facts."""
+    return str(system.get("root_device") or ROOT_DEVICES.get(system["id"], "/dev/xvda"))
+
+
+def package_system(system: Mapping[str, Any]) -> Literal["deb", "rpm"]:
+    """Packages of a system, by its section of a plan or its row of the facts. KeyError: of another family."""
+    return _PACKAGE_SYSTEMS[system["family"]]
+
+
+_PACKAGE_SYSTEMS: Mapping[str, Literal["deb", "rpm"]] = {"debian": "deb", "redhat": "rpm"}
 
 
 class Node(TypedDict):

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from gpu_ami.build import packer
 from gpu_ami.cloud import Cloud, Launch, RootVolume, amis, aws_errors, capacity, key_name, login, preflight, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError
-from gpu_ami.plan import Plan, cost, resolve_source_ami, root_device_name
+from gpu_ami.plan import Plan, cost, resolve_source_ami
 from gpu_ami.progress import Progress
+from validator.plan_document import root_device
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef
@@ -71,7 +72,7 @@ class LaunchedBuilder:
 
     def _launch(self, instance_type: str, key: str, tags: Mapping[str, str], variables: Mapping[str, str]) -> Launch:
         document = self.plan.document
-        root = variables.get("root_device_name") or root_device_name(document["os"]["id"])
+        root = variables.get("root_device_name") or root_device(document["os"])
         volume = RootVolume(root, document["build"]["root_volume_gib"], self.cloud.place.kms_key_id or "")
         minutes = int(runs.LIFETIME.total_seconds() // 60)
         return Launch(

@@ -24,9 +24,9 @@ from gpu_ami.importer.place import (
     place_of,
 )
 from gpu_ami.importer.template import Template, is_resolved, read_template, step_values, variables_in
-from gpu_ami.plan import root_device_name
 from gpu_ami.recipes import Facts
 from gpu_ami.recipes.rules import TemplateVariable
+from validator.plan_document import root_device
 
 _DEFAULT_TYPES = {"x86_64": ["g5.12xlarge", "p4d.24xlarge"], "arm64": ["g5g.xlarge"]}
 _SYSTEMS = {
@@ -193,8 +193,7 @@ class _Conversion:
         A volume with another device name is a second one: EC2 keeps the root volume of the AMI beside it.
         """
         volumes = list(mappings(self._builder.get("launch_block_device_mappings")))
-        os_id = self._facts.operating_systems[system]["id"]
-        root = str(self._builder.get("ami_root_device_name") or root_device_name(os_id))
+        root = str(self._builder.get("ami_root_device_name") or root_device(self._facts.operating_systems[system]))
         for index, volume in enumerate(volumes):
             if volume.get("device_name") in (root, None, ""):
                 raw = list(mappings(self._raw.get("launch_block_device_mappings")))[index]

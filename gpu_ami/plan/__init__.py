@@ -21,7 +21,6 @@ from gpu_ami.plan.document import (
     ansible_variables,
     image_tags,
     roles_path,
-    root_device_name,
     site_files,
     with_digest,
 )
@@ -53,7 +52,6 @@ __all__ = [
     "render_lock",
     "resolve_source_ami",
     "roles_path",
-    "root_device_name",
     "site_files",
     "value_differences",
     "with_digest",

@@ -15,7 +15,7 @@ from gpu_ami.cloud import Place, login
 from gpu_ami.errors import UsageError
 from gpu_ami.files import data_dir, read_document, write_json
 from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, components, section, site
-from validator.plan_document import Builder
+from validator.plan_document import Builder, root_device
 
 SITE_FOLDER = "site"
 PACKER_FILE, ANSIBLE_FILE = "packer.pkrvars.json", "ansible.json"
@@ -26,13 +26,6 @@ NO_ENDPOINT = "http://region-is-down.invalid"
 
 # ParallelCluster's names of systems are id and version of os-release, but for this one (constants.py, SUPPORTED_OSES).
 _PCLUSTER_SYSTEMS = {"amzn": "alinux"}
-# Ubuntu's and RHEL's AMIs name their root device differently from all others.
-_ROOT_DEVICES = {"ubuntu": "/dev/sda1", "rhel": "/dev/sda1"}
-
-
-def root_device_name(os_id: str) -> str:
-    """The root device of an operating system's AMIs, by the id of its os-release."""
-    return _ROOT_DEVICES.get(os_id, "/dev/xvda")
 
 
 def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Path) -> dict[str, object]:
@@ -66,7 +59,7 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
         "source_ami_name": source.get("name", ""),
         **{tag: section(document, name).get("version", "") for name, tag in components.version_tags().items()},
         "instance_type": document["build"]["instance_type"],
-        "root_device_name": root_device_name(document["os"]["id"]),
+        "root_device_name": root_device(document["os"]),
         "root_volume_gib": document["build"]["root_volume_gib"],
         "ssh_username": document["os"]["ssh_user"],
         "ansible_vars_file": str(ansible_vars_file),

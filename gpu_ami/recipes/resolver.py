@@ -124,7 +124,7 @@ def _section(
 
 def _operating_system(context: ResolveContext) -> OperatingSystem:
     row = context.os
-    return {
+    system: OperatingSystem = {
         "id": row["id"],
         "version": row["version"],
         "codename": row["codename"],
@@ -133,6 +133,9 @@ def _operating_system(context: ResolveContext) -> OperatingSystem:
         "python": python_for(context) or "",
         "end_of_life": row["end_of_life"],
     }
+    if "root_device" in row:
+        system["root_device"] = row["root_device"]
+    return system
 
 
 def _node(context: ResolveContext) -> Node:

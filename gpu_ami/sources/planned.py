@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from gpu_ami.recipes import ARCHITECTURES, ResolvedPlan, section
 from gpu_ami.sources.repositories import Repository
+from validator.plan_document import package_system
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _packages(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _repository(document: ResolvedPlan, row: Mapping[str, Any]) -> Repository:
-    kind = "rpm" if document["os"]["family"] == "redhat" else "deb"
+    kind = package_system(document["os"])
     names = ARCHITECTURES[document["architecture"]]
     return Repository(
         kind,

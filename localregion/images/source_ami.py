@@ -31,12 +31,11 @@ from localregion.architectures import ARCHITECTURES, DEFAULT
 from localregion.images import base_ami_packages, base_image, rootfs_layers
 from localregion.images.rootfs_layers import Base, Tree, require_root
 from localregion.state import ImageRecord, Layout, save_image
-from validator.plan_document import Kernel, Node, OperatingSystem, SourceAmi
+from validator.plan_document import Kernel, Node, OperatingSystem, SourceAmi, root_device
 
 _GIB = 1024**3
 # Whose images the alias "amazon" finds: Amazon Linux's account (docs.aws.amazon.com, Amazon Linux 2023 user guide).
 _AMAZON = "137112412989"
-_ROOT_DEVICES = {"ubuntu": "/dev/sda1"}
 _SYSTEMS = {
     ("debian", "12"): "debian12",
     ("ubuntu", "24.04"): "ubuntu2404",
@@ -162,7 +161,7 @@ def _record(plan: SystemPlan, base: Base, disk: Path, digest: str) -> ImageRecor
         owner_id=_AMAZON if alias else source["owner"],
         owner_alias=alias,
         architecture=base.architecture,
-        root_device_name=_ROOT_DEVICES.get(plan["os"]["id"], "/dev/xvda"),
+        root_device_name=root_device(plan["os"]),
         snapshot_id=f"snap-{named[17:34]}",
         size_gib=-(-disk.stat().st_size // _GIB),
         creation_date=f"{made:%Y-%m-%dT%H:%M:%S}.000Z",

@@ -29,6 +29,7 @@ from gpu_ami.report import document
 from gpu_ami.validate import cluster
 from localregion import host, mirror
 from localregion.rehearsal import results
+from validator.plan_document import package_system
 
 if TYPE_CHECKING:
     from gpu_ami.build import image as builds
@@ -155,7 +156,7 @@ def _simulated(row: Rehearsal, plan: Plan, report: Report) -> Sequence[str]:
     """What stood in for the original, in words: the system, families of replicas, a machine's accelerators."""
     system = row.base_image.partition("+")[0]
     parts = [] if system == _DEBIAN else [f"system ({row.base_image} on Debian 12)"]
-    kind = "deb" if plan.document["os"]["family"] == "debian" else "rpm"
+    kind = package_system(plan.document["os"])
     packages = {entry.package for host in report.hosts for entry in host.replicas}
     parts += sorted({_family(package, kind) for package in packages})
     return parts + ["accelerators"] * any(not host.offline for host in report.hosts)

@@ -17,6 +17,7 @@ from gpu_ami.faults import catalogue, trials
 from gpu_ami.plan import ANSIBLE_FILE, PACKER_FILE, PLAN_FILE, Plan, make_plan, site_files
 from gpu_ami.recipes import site
 from gpu_ami.validate import site_checks
+from validator.plan_document import package_system, root_device
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "site"
@@ -155,3 +156,36 @@ def test_proof_runs_the_checks_of_the_site(recipe: Path, tmp_path: Path) -> None
     plan = make_plan(recipe, AWS)
     plan.write(out, AWS)
     assert site_checks(plan.document, out / PLAN_FILE) == [out / "site" / "checks" / "test_company_monitor.py"]
+
+
+ROCKY = """
+rocky9:
+  id: rocky
+  version: "9"
+  codename: rocky9
+  family: redhat
+  packages: redhat
+  ssh_user: rocky
+  root_device: /dev/sda1
+  python: ["3.9"]
+  kernels: ["5.14"]
+  kernel_packages: {default: {package: kernel, headers: "kernel-devel-{release}", hold: [kernel, kernel-devel]}}
+  end_of_life: 2032-05-31
+  architectures: [x86_64]
+  source_ami: {x86_64: {owner: "792107900819", name: "Rocky-9-EC2-Base-9.*.x86_64"}}
+  nvidia_repository: {name: rhel9, cuda: {first: "12.0"}, driver: {first: "525"}, architectures: [x86_64]}
+  cloudwatch_agent: redhat
+  source: a table of this test
+  date: 2026-11-27
+"""
+
+
+def test_a_row_is_enough_to_plan_another_system(folder: Path) -> None:
+    (folder / "facts").mkdir()
+    (folder / "facts" / "operating_systems.yml").write_text(ROCKY)
+    recipe = folder / "recipes" / "rocky9-gpu.yml"
+    recipe.write_text("flag: r\nos: rocky9\ninstance_types: [g5.12xlarge]\nnvidia_driver: {version: newest}\n")
+    plan = make_plan(recipe, AWS)
+    assert root_device(plan["os"]) == "/dev/sda1" and package_system(plan["os"]) == "rpm"
+    assert plan["cloudwatch_agent"]["url"].endswith(".rpm")
+    assert plan["source_ami"]["owner"] == "792107900819"

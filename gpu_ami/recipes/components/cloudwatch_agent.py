@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_ami.recipes.facts import ARCHITECTURES, NEWEST, Sources, parts
 from gpu_ami.recipes.rules import TELEMETRY_RULES, Assignment, Component, Observed, ResolveContext, content, package
-from validator.plan_document import AgentPackage, CloudWatchAgent
+from validator.plan_document import AgentPackage, CloudWatchAgent, package_system
 from validator.schema import Keys, Text
 
 
@@ -17,7 +17,7 @@ def _section(context: ResolveContext, _versions: Assignment, sources: Sources) -
     release = facts["versions"].get(version, facts["other_versions"])
     if build:
         release = {"directory": asked, "source": "build number in the recipe", "date": facts["date"]}
-    kind = "rpm" if context.os["family"] == "redhat" else "deb"
+    kind = package_system(context.os)
     folder = (
         f"{context.os['cloudwatch_agent']}/{ARCHITECTURES[context.values['architecture']].deb}/{release['directory']}"
     )

@@ -15,7 +15,7 @@ from gpu_ami.recipes.rules import (
     program,
     versioned,
 )
-from validator.plan_document import ContainerToolkit
+from validator.plan_document import ContainerToolkit, package_system
 from validator.schema import Choice, Keys
 
 
@@ -25,7 +25,7 @@ def _keys(facts: Facts) -> Keys:
 
 def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> ContainerToolkit:
     facts, version = context.facts.container_toolkit, versions["container_toolkit"]
-    kind = "rpm" if context.os["family"] == "redhat" else "deb"
+    kind = package_system(context.os)
     names = ARCHITECTURES[context.values["architecture"]]
     architecture = names.rpm if kind == "rpm" else names.deb
     sources.add("the container toolkit's key", facts)

@@ -20,7 +20,7 @@ from gpu_ami.recipes.rules import (
     plain,
     versioned,
 )
-from validator.plan_document import PackagedComponent
+from validator.plan_document import PackagedComponent, package_system
 
 
 class Cudnn(PackagedComponent):
@@ -34,7 +34,7 @@ def _section(context: ResolveContext, versions: Assignment, sources: Sources) ->
     cuda = versions.get("cuda", row["cuda"][-1])
     full = row.get("package", row["full"])
     if branch(versions["cudnn"]) == "8":
-        joint = "." if context.os["family"] == "redhat" else "+"
+        joint = "." if package_system(context.os) == "rpm" else "+"
         packages = {nvidia.library(context, "cudnn8", cuda): f"{full}-1{joint}cuda{nvidia.packaged_cuda(row, cuda)}"}
     else:
         packages = {nvidia.library(context, "cudnn9", cuda): full if full.endswith("*") else f"{full}-1"}

@@ -188,6 +188,8 @@ def load_facts(folder: Path = VARIABLES / "facts", site: Path | None = None) -> 
         if path.stem not in tables:
             raise UsageError(f"{path}: no such table{did_you_mean(path.stem, tables)}; tables: {', '.join(tables)}")
         tables[path.stem] = _with_rows(tables[path.stem], read_yaml(path))
+    for family in tables.get("node_families", {}).values():
+        family.setdefault("operating_systems", list(tables["operating_systems"]))
     return Facts(tables, site)
 
 
