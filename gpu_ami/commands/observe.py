@@ -39,7 +39,7 @@ def register(subparsers: Any) -> None:
         "observe", help="say what is in an image that others built, and whether it fits together", epilog=_EPILOG
     )
     parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="output folder (default: out/observed)")
-    parser.add_argument("--ami", metavar="AMI", help="an AMI of the place")
+    parser.add_argument("--ami", type=options.ami_id, metavar="AMI", help="an AMI of the place")
     options.add_manifest(parser)
     parser.add_argument("--host", metavar="URL", help="a running machine: [ssh://]user@address[:port], or local://")
     parser.add_argument("--root", type=Path, metavar="PATH", help="image files: a mounted tree or a raw disk image")

@@ -34,6 +34,31 @@ def add_out(parser: argparse.ArgumentParser, file: str = "plan.json") -> None:
     parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help=text)
 
 
+def ami_id(text: str) -> str:
+    """The type of --ami. argparse.ArgumentTypeError: not an AMI's id."""
+    if re.fullmatch(r"ami-[0-9a-z]+", text):
+        return text
+    more = " (an instance: --host ssh://USER@ADDRESS checks a running machine)" if text.startswith("i-") else ""
+    raise argparse.ArgumentTypeError(f"expected an AMI id such as ami-0123456789abcdef0, got {text!r}{more}")
+
+
+def require_image(cloud: Cloud, ami: str, architecture: str) -> None:
+    """UsageError: the place's region has no such AMI, it cannot be launched, or it is of another architecture.
+
+    Asked before the first key pair and launch, which EC2 would refuse later, after retries.
+    """
+    image, region = cloud.image(ami), cloud.place.region
+    if image is None:
+        hint = "correct the id or the region of --where; an AMI of another account must be shared with this one"
+        raise UsageError(f"{ami} is not in {region}", hint=hint)
+    if (state := image.get("State", "available")) != "available":
+        raise UsageError(f"{ami} in {region}: expected state available, got {state}", hint="wait until it is available")
+    if architecture and (found := image.get("Architecture", architecture)) != architecture:
+        raise UsageError(f"{ami}: the plan is for {architecture}, the AMI is {found}", hint="use the plan of this AMI")
+    if image.get("RootDeviceType", "ebs") != "ebs":
+        raise UsageError(f"{ami}: expected an EBS-backed AMI, got {image['RootDeviceType']}")
+
+
 def add_manifest(parser: argparse.ArgumentParser) -> None:
     text = "take the AMI from the manifest of a Packer build (post-processor manifest, any template)"
     parser.add_argument("--manifest", type=Path, metavar="FILE", help=text)

@@ -35,7 +35,9 @@ examples:
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("record", help="record the hardware of an instance type", epilog=_EPILOG)
     options.add_out(parser)
-    parser.add_argument("--ami", metavar="AMI", help="boot this AMI instead of the one in build.json")
+    parser.add_argument(
+        "--ami", type=options.ami_id, metavar="AMI", help="boot this AMI instead of the one in build.json"
+    )
     parser.add_argument("--host", metavar="URL", help="record this running machine: [ssh://]user@address[:port]")
     options.add_identity(parser)
     parser.add_argument(

@@ -77,7 +77,9 @@ _EXCLUSIONS: tuple[tuple[Callable[[argparse.Namespace], bool], str, str], ...] =
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("validate", help="check an AMI, a running host or image files", epilog=_EPILOG)
     options.add_out(parser)
-    parser.add_argument("--ami", metavar="AMI", help="check this AMI instead of the one in build.json")
+    parser.add_argument(
+        "--ami", type=options.ami_id, metavar="AMI", help="check this AMI instead of the one in build.json"
+    )
     parser.add_argument("--host", metavar="URL", help="check this running machine: [ssh://]user@address[:port]")
     parser.add_argument(
         "--root", type=Path, metavar="PATH", help="check the files of an image: a mounted tree or a raw disk"
@@ -170,6 +172,8 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report,
     out_lock.hold(out)
     ami = args.ami or image.load(out).ami
     with opened as session:
+        if args.ami:
+            options.require_image(session.cloud, ami, plan.document.get("architecture", ""))
         decided = pipeline.decide(plan, proof_options, session)
         return pipeline.validate_stage(plan, ami, out, session, decided), out
 

@@ -13,6 +13,8 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.build import image
+from gpu_ami.commands import options
+from gpu_ami.errors import UsageError
 from gpu_ami.validate import REBOOT, RESTARTS, Proof, Target, host_proof
 from tests.report.examples import a_host, a_report
 from tests.validate.recorded import write_plan
@@ -27,8 +29,9 @@ def validated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str
     proofs: list[tuple[str, pipeline.ProofOptions]] = []
 
     @contextlib.contextmanager
-    def open_session(*_: Any, **__: Any) -> Iterator[None]:
-        yield None
+    def open_session(*_: Any, **__: Any) -> Iterator[Any]:
+        images = {"ami-2": {"State": "available"}, "ami-3": {"State": "available", "Architecture": "arm64"}}
+        yield SimpleNamespace(cloud=SimpleNamespace(image=images.get, place=SimpleNamespace(region="us-east-1")))
 
     def validate_stage(_plan: Any, ami: str, _out: Path, _session: None, decided: Any) -> Any:
         proofs.append((ami, decided.options))
@@ -48,6 +51,35 @@ def test_ami_of_the_build_is_checked_unless_another_is_named(
     assert cli.main(["validate", str(tmp_path), "--ami", "ami-2", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"] == "FAIL"
     assert [ami for ami, _ in validated] == ["ami-1", "ami-2"]
+
+
+@pytest.mark.parametrize(
+    ("ami", "message"),
+    [
+        ("hello", "argument --ami: expected an AMI id such as ami-0123456789abcdef0, got 'hello'"),
+        ("i-0123456789abcdef0", "got 'i-0123456789abcdef0' (an instance: --host ssh://USER@ADDRESS"),
+        ("ami-0000000a", "ami-0000000a is not in us-east-1"),
+    ],
+)
+def test_a_wrong_ami_is_refused_before_anything_is_made(
+    validated: list[Any], tmp_path: Path, ami: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["validate", str(tmp_path), "--ami", ami, "-q"]) == 2
+    assert message in capsys.readouterr().err and validated == []
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ({"State": "pending"}, "expected state available, got pending"),
+        ({"Architecture": "arm64"}, "the plan is for x86_64, the AMI is arm64"),
+        ({"RootDeviceType": "instance-store"}, "expected an EBS-backed AMI, got instance-store"),
+    ],
+)
+def test_an_ami_that_cannot_be_launched_is_refused(image: dict[str, str], message: str) -> None:
+    cloud: Any = SimpleNamespace(image=lambda _: image, place=SimpleNamespace(region="us-east-1"))
+    with pytest.raises(UsageError, match=message):
+        options.require_image(cloud, "ami-1", "x86_64")
 
 
 def test_options_reach_the_proof(validated: list[tuple[str, pipeline.ProofOptions]], tmp_path: Path) -> None:
