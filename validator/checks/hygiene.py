@@ -232,7 +232,7 @@ def test_only_login_user_has_passwordless_sudo(host: Any, plan: PlanDocument, ob
 def _roots(rule: str) -> list[str]:
     """Users to whom a rule gives every command as root without a password: `who host = (whom) NOPASSWD: ALL`."""
     head, _, rights = rule.partition("=")
-    who = re.fullmatch(r"(\S+(?: ?, ?\S+)*) \S+ ?", head)
+    who = re.fullmatch(r"([^\s,]+(?: ?, ?[^\s,]+)*) \S+ ?", head)
     whom = re.match(r" ?\(([^):]*)", rights)
     free = re.search(r"\bNOPASSWD ?: ?(?:\w+ ?: ?)*ALL\b", rights)
     as_root = whom is None or {"ALL", "root", "#0"} & set(re.split(" ?, ?", whom[1].strip()))

@@ -64,7 +64,7 @@ _LEVEL_WORD = re.compile(r"(?:emerg|panic|fatal|alert|crit|critical|err|error|wa
 # A name of a machine, file or stream rather than a word of prose.
 _IDENTIFIER = re.compile(r"(?=.*[\d/_@])[A-Za-z0-9/][A-Za-z0-9/._@:+#=-]*$")
 _STREAM_OF_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}$")
-_SOURCE = re.compile(r"(?P<name>(?:/[^\s:]+|[A-Za-z0-9._-]*\d[A-Za-z0-9._-]*|[A-Za-z0-9._-]+\.log)):(?P<rest>.*)", re.DOTALL)
+_SOURCE = re.compile(r"(?P<name>(?:/[^\s:]+|(?=[A-Za-z._-]*\d)[A-Za-z0-9._-]+|[A-Za-z0-9._-]+\.log)):(?P<rest>.*)", re.DOTALL)
 # The kernel writes behind what waits for input: a login, a password, a shell's prompt.
 _CONSOLE = re.compile(
     r"(?:[A-Za-z0-9][A-Za-z0-9._-]* login:|Password:|\[?[\w.-]{1,64}@[\w.-]{1,64}[ :][^\s#$\]]{0,200}\]?[#$]) +(?P<rest>\[.*)", re.DOTALL

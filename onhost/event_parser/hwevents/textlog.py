@@ -26,7 +26,8 @@ _BACKWARDS_US = 10 * 1000000
 _ENTRY_LINES = 512
 _KEPT_FACTS = 4096
 _JOURNAL_START = re.compile(r"__CURSOR=|\S.* \[s=[0-9a-f]{32};")
-_OBJECT_START = re.compile(r"\s*(?:\}\s*,)?\s*(?:\"[^\"]*\"\s*:)?\s*\[?\s*\{\s*$")
+# Each part takes the blanks behind it: shared between parts, a line of n blanks takes n^4 steps.
+_OBJECT_START = re.compile(r"\s*(?:\}\s*,\s*)?(?:\"[^\"]*\"\s*:\s*)?(?:\[\s*)?\{\s*$")
 _OBJECT_LINE = re.compile(r"\s*(?:[\"{}\[\],]|$)")
 _JOURNAL_FIELD = re.compile(r"\s*(?P<name>_{0,2}[A-Z][A-Z0-9_]*)=(?P<value>.*)", re.DOTALL)
 
