@@ -121,7 +121,7 @@ def collect(
         evidence.facts["transport"] = host.backend.link.cost
     if not restarted:
         packages, built = results["replica packages"][1], results["replicas built"][1]
-        evidence.replicas += replicas(packages.decode(), built.decode())
+        evidence.replicas += replicas(packages.decode(errors="replace"), built.decode(errors="replace"))
     if folder is not None:
         for name in files:
             _keep(folder, name, *results[f"file {name}"])

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,22 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("lists or objects are nested too deeply") from error
+
+
+def gunzip(data: bytes, limit: int = LARGEST) -> bytes:
+    """The content of gzip data, at most `limit` bytes. ValueError: damaged, cut off, or more, which is not unpacked."""
+    parts, size = [], 0
+    while data:
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            part = unpacker.decompress(data, limit + 1 - size)
+        except zlib.error as error:
+            raise ValueError(f"not gzip: {error}") from error
+        size += len(part)
+        if size > limit:
+            raise ValueError(f"expected at most {limit:,} bytes, gzip unpacks to more")
+        if not unpacker.eof:
+            raise ValueError("gzip is cut off")
+        parts.append(part)
+        data = unpacker.unused_data
+    return b"".join(parts)

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from validator import inputs
 
 SCHEMA = "gpu-ami/inventory/1"
 
@@ -125,10 +125,15 @@ class Inventory:
 def read(data: bytes) -> Inventory:
     """Reads an inventory, compressed or not. InvalidInventory: another schema, cut off, or not an inventory."""
     try:
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        records = [json.loads(line) for line in text.splitlines()]
-    except (OSError, EOFError, ValueError) as error:
-        raise InvalidInventory(f"not an inventory: {error}") from error
+        text = inputs.gunzip(data) if data[:2] == b"\x1f\x8b" else data
+        return _read([inputs.parse_json(line) for line in text.splitlines()])
+    except InvalidInventory:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # other types than ours are there
+        raise InvalidInventory(f"not an inventory: {type(error).__name__}: {error}") from error
+
+
+def _read(records: list[Any]) -> Inventory:
     if not records or records[0].get("schema") != SCHEMA:
         raise InvalidInventory(f"expected schema {SCHEMA}, got {records[0].get('schema') if records else 'no line'}")
     header = records[0]

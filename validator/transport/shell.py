@@ -58,6 +58,9 @@ _SLACK_SECONDS = 15.0  # after a command's deadline, for the host to kill it and
 _START_SECONDS = 60.0  # of the shell, with what it says of the host (py)
 OUTPUT_BYTES = 64 << 20  # of each output of a command; a command that writes more is killed
 
+_FRAME_BYTES = 4 * OUTPUT_BYTES  # of all outputs of a batch
+_HEADER_BYTES = 16 << 20  # before the outputs: what a login script prints, and the answers to constant commands
+
 # A command of one word and plain arguments, for which a shell of its own would make no difference.
 _PLAIN = r"(?: (?:[\w./:,+@%=-]|'[^']*')+)*"
 _BUILTIN = re.compile(rf"(?:test|command -v|echo|true|:){_PLAIN}")
@@ -172,10 +175,13 @@ class Shell:
     def _header(self, count: int, patience: float) -> tuple[list[list[str]], list[int]]:
         self._line_with_mark(time.monotonic() + patience, patience)
         lines = self._before_mark.split(b"\n")[-3 * count - 1 : -1]
-        statuses = [line.decode().split() for line in lines[:count]]
-        sizes = [int(line) for line in lines[count:] if line.isdigit()]
-        if len(sizes) != 2 * count or any(len(status) != 3 for status in statuses):
+        statuses = [line.decode(errors="replace").split() for line in lines[:count]]
+        sizes = [int(line) for line in lines[count:] if len(line) < 12 and line.isdigit()]
+        numbers = [number for status in statuses for number in status]
+        if len(sizes) != 2 * count or any(len(status) != 3 for status in statuses) or not all(map(_is_number, numbers)):
             raise self._dropped(RuntimeError("malformed reply"))
+        if sum(sizes) > _FRAME_BYTES:  # our watchdog there kills a command that writes more than OUTPUT_BYTES
+            raise self._dropped(RuntimeError(f"a reply of {sum(sizes):,} bytes"))
         return statuses, sizes
 
     def _line_with_mark(self, until: float, patience: float = 0.0) -> str:
@@ -184,9 +190,11 @@ class Shell:
             start = self._buffer.find(mark)
             end = self._buffer.find(b"\n", start + 1) if start >= 0 else -1
             if end >= 0:
-                line = self._buffer[start + 1 : end].decode()
+                line = self._buffer[start + 1 : end].decode(errors="replace")
                 self._before_mark, self._buffer = self._buffer[:start], self._buffer[end + 1 :]
                 return line
+            if len(self._buffer) > _HEADER_BYTES:
+                raise self._dropped(RuntimeError(f"more than {_HEADER_BYTES >> 20} MiB without a reply"))
             # A dot is sent when a command ends: while dots arrive, the host is alive.
             self._buffer += self._receive(until)
             until = max(until, time.monotonic() + patience)
@@ -241,6 +249,10 @@ class Shell:
             answers.append(Answer(rc, body[start:middle], body[middle:end], seconds, expired))
             start = end
         return answers
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 16
 
 
 def _script(batch: Sequence[Command]) -> str:
