@@ -60,7 +60,7 @@ def open_session(request: SessionRequest, progress: Progress) -> Iterator[Sessio
 
 
 def _require_usable_cluster(plan: Plan, asked: ProofOptions, session: Session) -> None:
-    """Examines the cluster of --join on AWS: what it or the nodes' role lacks is not to fail as a check of the image.
+    """Examines the cluster of --join on AWS, so that a missing permission is not reported as an image failure.
 
     UsageError, CloudError: every error that was found.
     """

@@ -224,8 +224,8 @@ def run(  # noqa: PLR0913
 
     `env`, `without`: as clean_environment has them. `on_start` gets the process, so that another thread can `stop` it.
     `on_line` gets every line of output as it comes (stderr joined into stdout). With `check`, a non-zero end raises
-    `error` with the copy-pasteable command and the last lines. Past `timeout` seconds, or on Ctrl-C, the whole process
-    group gets `stop_with` and, `grace` seconds later or at another Ctrl-C, SIGKILL; `on_kill` is called before that.
+    `error` with the copy-pasteable command and the last lines. After `timeout` seconds or Ctrl-C:
+    `stop_with` to the process group; after `grace` seconds or another Ctrl-C: `on_kill()`, then SIGKILL.
     """
     words = tuple(str(word) for word in command)
     started = time.monotonic()

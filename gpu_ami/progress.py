@@ -21,7 +21,7 @@ from gpu_ami import foreign_text
 class Stage:
     """A running stage. level: depth of nesting; started: monotonic seconds; step, total: 0 where unknown.
 
-    machine: the one that the stage is of, by its name in the report; "" for what is of none. after: the stage whose end
+    machine: name in the report of the machine that this stage belongs to; "" for none. after: the stage whose end
     it waited for: the one before it of its machine, or of its thread; "" for the first inside another one. last: the
     stage inside it that ended last.
     """

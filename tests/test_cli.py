@@ -61,7 +61,7 @@ def test_errors_become_a_message_and_an_exit_code(
     [
         ("prove x.yml", "the same command again"), ("faults", "the same command with --resume"), ("doctor", ""),
         ("build", "with --layers all it goes on after the last layer"), ("rehearse", "the same command goes on"),
-        ("validate", "the same command judges all of it again"), ("publish out", "it goes on from there"),
+        ("validate", "run the command again: it repeats all checks"), ("publish out", "it goes on from there"),
         ("attach --host ssh://a@b", "the same command goes on"), ("fleet attach", "the same command goes on"),
         ("sweep", "goes on with the rest"), ("sources", "the answers that arrived"), ("record", "records the types"),
     ],

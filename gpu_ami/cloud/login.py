@@ -1,4 +1,4 @@
-"""How SSH gets to an instance of a place: by its address, or through a program (as OpenSSH's ProxyCommand).
+"""SSH routes to instances: by address, or through a program (as OpenSSH's ProxyCommand).
 
 jump host                   `ssh -W`, with OpenSSH's own configuration and agent
 Session Manager             `aws ssm start-session` with the document AWS-StartSSHSession, and session-manager-plugin

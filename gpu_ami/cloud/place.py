@@ -94,8 +94,8 @@ class Place:
     proxy_command, instance_connect_endpoint: ways to log in (login.py). consistent_seconds: how long AWS may not know
     what has just been created, and leave it out of lists. certify_carried: whether a certificate of level `certified`
     may have checks that were carried over from an earlier proof (docs/layers.md). sandbox_builder: roles run in a
-    sandbox of this host, not on a booted builder (docs/local-region.md). expect_launch: is told the image that a build
-    starts from, while Packer starts. image_days: an AMI that is built there expires after so many days unless it is
+    sandbox of this host, not on a booted builder (docs/local-region.md). expect_launch: callback(source_ami),
+    called when Packer starts. image_days: an AMI that is built there expires after so many days unless it is
     published; 0: never. builder_types: architecture → instance types on which an image is built where the plan's has no
     capacity, in order. cluster: the one that `--join` without a name means, of ECS or EKS; "": one of the proof's own.
     cluster_versions: Kubernetes versions of which the place starts an EKS cluster at once. guest_cluster_endpoint:

@@ -295,7 +295,7 @@ def add_restarts(parser: argparse.ArgumentParser) -> None:
 
 
 def restarts(args: argparse.Namespace) -> tuple[str, ...]:
-    """What --restarts says; both where it says nothing. UsageError where it says something else."""
+    """The restarts of --restarts; default: both. UsageError: an unknown name."""
     from gpu_ami.validate import RESTARTS, parse
 
     if args.restarts is None:

@@ -93,7 +93,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     if (args.since or args.since_key) and not args.changed:
         raise UsageError(
-            "--since and --since-key are of --changed", hint="gpu-ami prove RECIPE --changed --since PROOF"
+            "--since and --since-key require --changed", hint="gpu-ami prove RECIPE --changed --since PROOF"
         )
     stages.check_nodes(args)
     stages.read_manifest(args)

@@ -38,7 +38,7 @@ examples:
   gpu-ami validate --host ssh://admin@10.0.0.7 --reboot       reboots it and checks again
   sudo gpu-ami validate out/debian12-gpu --root /mnt          the files of an image: a mounted tree, or a raw disk
 """
-_AGAIN = "the same command judges all of it again; report.json has what was judged by then"
+_AGAIN = "run the command again: it repeats all checks; report.json has those that had completed"
 
 
 # What does not go together: whether it was asked for, the message, and what to do instead.

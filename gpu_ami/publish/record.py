@@ -35,7 +35,7 @@ class PublishedImage(TypedDict):
 
 
 class StepDocument(TypedDict):
-    """A step, and what became of it."""
+    """A step and its result."""
 
     name: str
     text: str

@@ -154,7 +154,7 @@ def test_failed_build_closes_the_session_and_boots_nothing(stages: Stages, capsy
         ([str(RECIPE), "--set", "telemetry.profile=unknown"], "telemetry.profile"),
         ([str(RECIPE), "--restarts", "sometimes"], "expected reboot,stop-start, one of them, or none"),
         ([str(RECIPE), "--waivers", "absent.yml"], "absent.yml: no such file or folder"),
-        ([str(RECIPE), "--since", "out/old"], "--since and --since-key are of --changed"),
+        ([str(RECIPE), "--since", "out/old"], "--since and --since-key require --changed"),
     ],
 )
 def test_mistakes_are_reported_before_anything_starts(

@@ -58,7 +58,7 @@ class Component:
     before: what comes after it.
     installed_after, chosen_after: the same for the build, and for the choice of versions, alone.
     is_chosen: its version is chosen among the releases that the facts know.
-    is_in_every_plan: an image without it is none.
+    is_in_every_plan: mandatory in every image.
     keys: of the recipe's section, or what makes them of the facts; None: the options of the role's argument_specs.
     meanings: key → its line in the reference; `version` of a chosen component has one.
     section: the type of the plan's section.
