@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # region of this machine follow (gpu_ami/region.py).
 NAMES = (
     "prove", "plan", "sources", "build", "validate", "observe", "certify", "verify", "publish", "key", "diff",
-    "sweep", "attach", "fleet", "launch_template",
+    "sweep", "attach", "fleet", "launch_template", "image_builder",
     "checks", "faults", "record", "merge", "matrix", "doctor", "init", "recipes", "facts",
     "bump", "import_", "events", "xid", "runbook", "telemetry", "dashboard", "lint_agent",
 )  # fmt: skip

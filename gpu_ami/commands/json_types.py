@@ -281,6 +281,12 @@ class MatrixDocument(TypedDict):
     shards: list[Shard]
 
 
+class ImageBuilderComponent(TypedDict):
+    """`image-builder`: the component's document, or the file that it was written to."""
+
+    component: str
+
+
 class ObservedSource(TypedDict):
     """One source of a component: `where` it was read, its `version`; of packages name and full version."""
 
@@ -339,6 +345,7 @@ RESULTS: Mapping[str, Any] = {
     "build": image.Build | list[layering.LayerState],
     "validate": document.Report | pipeline.ProofPlanDocument,
     "observe": Observed,
+    "image-builder": ImageBuilderComponent,
     "certify": certificate.Certificate,
     "verify": verification.FindingsDocument,
     "publish": record.PublicationDocument | verification.FindingsDocument,

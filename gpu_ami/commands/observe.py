@@ -43,6 +43,7 @@ def register(subparsers: Any) -> None:
     options.add_manifest(parser)
     parser.add_argument("--host", metavar="URL", help="a running machine: [ssh://]user@address[:port], or local://")
     parser.add_argument("--root", type=Path, metavar="PATH", help="image files: a mounted tree or a raw disk image")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="an observation.json that was read before")
     parser.add_argument("--boot", action="store_true", help="boot the AMI even where its files can be read")
     options.add_identity(parser)
     options.add_where(parser)
@@ -58,9 +59,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.recipes import find_recipe, load_facts
 
     options.read_manifest(args)
-    if sum(map(bool, (args.host, args.ami, args.root))) != 1:
+    if sum(map(bool, (args.host, args.ami, args.root, args.read))) != 1:
         raise UsageError(
-            "expected one of --ami, --manifest, --host and --root",
+            "expected one of --ami, --manifest, --host, --root and --read",
             hint="--ami boots an AMI once, --host reads a running machine (local://: this one), --root reads files",
         )
     facts = load_facts()
@@ -81,7 +82,7 @@ def _image_name(args: argparse.Namespace) -> str:
     """A name for the plan of a host or of files: its letters are those that a recipe's flag may have."""
     import re
 
-    text = str(args.root.resolve().name if args.root else args.host).rpartition("@")[2]
+    text = str(args.root.resolve().name if args.root else args.read.stem if args.read else args.host).rpartition("@")[2]
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.") or "observed"
 
 
@@ -122,6 +123,8 @@ def _read(args: argparse.Namespace, progress: Progress) -> Observation:
     if args.root:
         with progress.stage(f"read the files of {args.root}"):
             return observe.read_files(args.root)
+    if args.read:
+        return observe.load(args.read).named(str(args.read))
     if args.host == "local://":
         with progress.stage("wait for the boot to end, and read this machine"):
             return observe.read_local()

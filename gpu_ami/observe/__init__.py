@@ -20,7 +20,7 @@ from gpu_ami.observe.nearest import (
 )
 from gpu_ami.observe.observation import OBSERVATION_FILE, Found, Observation, load
 from gpu_ami.observe.page import text
-from gpu_ami.observe.reading import read_files, read_host, read_local
+from gpu_ami.observe.reading import read_files, read_host, read_local, request
 
 __all__ = [
     "OBSERVATION_FILE",
@@ -41,5 +41,6 @@ __all__ = [
     "read_files",
     "read_host",
     "read_local",
+    "request",
     "text",
 ]

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.report import left_out, templating
+from gpu_ami.report import ctrf, left_out, templating
 from gpu_ami.report.certificate import Certificate, as_found_lines, carried_lines
 from gpu_ami.report.document import HostReport, Report, counts
 from validator import waivers
@@ -100,6 +100,7 @@ def write(report: Report, folder: Path) -> Path:
     path = folder / REPORT_FILE
     write_json(path, report.to_json())
     write_text(folder / JUNIT_FILE, text(report))
+    write_json(folder / ctrf.CTRF_FILE, ctrf.document(report))
     return path
 
 

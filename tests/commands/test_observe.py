@@ -33,7 +33,7 @@ def test_files_are_observed_and_written(tmp_path: Path, capsys: pytest.CaptureFi
 def test_two_targets_and_none_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["observe", "--root", "/x", "--host", "local://"]) == 2
     assert cli.main(["observe"]) == 2
-    assert "expected one of --ami, --manifest, --host and --root" in capsys.readouterr().err
+    assert "expected one of --ami, --manifest, --host, --root and --read" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_system_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

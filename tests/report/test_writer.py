@@ -40,7 +40,7 @@ def test_full_disk_keeps_the_old_report(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space left"):
         writer.write(replace(report, run="another"), tmp_path)
     assert document.load(tmp_path / "report.json") == report
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "report.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ctrf.json", "junit.xml", "report.json"]
 
 
 # junit.xml: every verdict in its own kind of element.
