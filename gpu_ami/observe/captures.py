@@ -84,7 +84,7 @@ def _of_journal(entry: Mapping[str, Any], group: str, stream: str) -> Capture:
 def _of_file(observation: Observation, path: str, group: str, stream: str) -> Capture | None:
     """None: a log that has no kernel lines."""
     captures = observation.document["captures"]
-    if "event_parser" in observation.found and path.startswith(("/var/log/gpuevent", "/var/log/gpu-ami")):
+    if "event_parser" in observation.found and path.startswith("/var/log/gpuevent"):
         return Capture(path, group, stream, "gpu-ami's event parser", True, "it reads /dev/kmsg")
     for row in captures["syslog"]:
         if _matches(path, row["file"]):

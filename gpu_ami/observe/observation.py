@@ -109,7 +109,7 @@ class Observation:
         ]
         return Found(
             name,
-            declared.label or name,
+            declared.label or name.replace("_", " "),
             version,
             readings,
             by_source,

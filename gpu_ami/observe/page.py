@@ -46,7 +46,11 @@ def _components(observation: Observation) -> Iterator[str]:
     for label, version, where, disagreement in rows:
         state = "sources differ" if disagreement else "agree" if "," in where else "one source"
         yield f"  {label:{widths[0]}}  {version:{widths[1]}}  {state:14}  {where}"
-    absent = [observation.registry[name].label or name for name in observation.absent if not name.startswith("node_")]
+    absent = [
+        observation.registry[name].label or name.replace("_", " ")
+        for name in observation.absent
+        if not name.startswith("node_")
+    ]
     yield f"  absent by {' and '.join(observation.absent_sources)}: {', '.join(absent)}"
 
 

@@ -75,3 +75,9 @@ def test_script_whose_output_nobody_sends_is_named(tmp_path: Path) -> None:
     observed = observe.read_files(root)
     assert captures.unsent(observed) == ["/opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py"]
     assert "does not capture Xids" in page.text(observed, observe.findings_of(observed, load_facts(), None))
+
+
+def test_intels_library_of_2020_is_read_with_its_build(tmp_path: Path) -> None:
+    image = foreign.Image(tmp_path / "root", "debian12")
+    image.install("intel-mkl-2020.4-912", version="2020.4-912")
+    assert observe.read_files(image.done()).found["mkl"].version == "2020.4-912"

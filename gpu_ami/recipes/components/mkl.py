@@ -75,6 +75,7 @@ COMPONENT = Component(
     rules=((("mkl",), has_architecture),),
     observed=Observed(
         (
+            package(r"intel-mkl(-64bit)?(-20[\d.]+(-\d+)?)?", r"^(20\d\d\.\d+-\d+)"),
             package(r"intel-oneapi-mkl(-core|-classic)?(-20[\d.]+)?", r"^(20\d\d\.\d+)"),
             file("libmkl_rt.so.*", r"/mkl/(20\d\d\.\d+)", "library file"),
         )
