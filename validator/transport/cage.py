@@ -248,12 +248,14 @@ def _map_users(child: int, proc: int) -> bool:
 
 
 def _run_files(settings: dict[str, object]) -> int:
-    kinds = _NEW_NS | _NEW_NET | _NEW_UTS | _NEW_IPC | _NEW_PID
+    kinds = _NEW_NS | _NEW_NET | _NEW_UTS | _NEW_IPC
     _call("unshare", _libc.unshare(kinds), _ALLOW)
     _libc.unshare(_NEW_CGROUP)
     _mount("", "/", "", _REC | _PRIVATE)
     root, offset = str(settings["root"]), settings["offset"]
     _mount_image(root, str(settings["source"]), offset if isinstance(offset, int) else None)
+    # After mount(8), which a disk is mounted by: the first process of a PID namespace ends it, and nothing forks again.
+    _call("unshare", _libc.unshare(_NEW_PID), _ALLOW)
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)  # the child's pivot_root moves this process, too
     ready, is_ready = os.pipe()
     mapped, is_mapped = os.pipe()
