@@ -352,7 +352,7 @@ def test_documents_link_to_what_exists() -> None:
 
 def test_readme_and_map_stay_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
-    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 100
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 130
 
 
 # Import name of a distribution where it differs, or the program that it is used as.

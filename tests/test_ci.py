@@ -73,3 +73,23 @@ def test_a_red_slice_is_red_after_the_tests(checkout: Path) -> None:
 
 def test_red_tests_are_red(checkout: Path) -> None:
     assert run(checkout, TESTS="1").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("subject", "mistake"),
+    [
+        ("region: Enter a place by one door", ""),
+        ("nvidia_driver: Print layout 13 as real boards do", ""),  # a role
+        ("Merge branch 'main'", ""),
+        (f"docs: {'Say more ' * 7}", "69 characters, expected at most 60"),
+        ("elsewhere: Say more", "area 'elsewhere', expected a role or one of account"),
+        ("Say more", "no `area: `"),
+        ("docs: say more", "'say more', expected a verb with a capital letter"),
+        ("", "no `area: `"),
+    ],
+)
+def test_subjects_of_commits(tmp_path: Path, subject: str, mistake: str) -> None:
+    (tmp_path / "message").write_text(f"{subject}\n\nwhy\n# a comment of git\n")
+    done = subprocess.run([ROOT / ".ci" / "commit-msg", tmp_path / "message"], capture_output=True, text=True)
+    assert done.returncode == bool(mistake), done.stderr
+    assert mistake in done.stderr
