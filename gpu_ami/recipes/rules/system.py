@@ -138,11 +138,23 @@ def accelerators_have_drivers(context: ResolveContext, _chosen: Assignment) -> I
         if vendor in context.accelerators and not has:
             text = f"{types}: {vendor} accelerators, and no {label} version is given"
             why = "an accelerator cannot be used or measured without its driver"
-            yield Conflict(f"{component}.version", text, why, nearest=f"{component}.version newest")
+            nearest = _first_driver(context) if component == "nvidia_driver" else f"{component}.version newest"
+            yield Conflict(f"{component}.version", text, why, nearest=nearest)
         elif has and context.accelerators and vendor not in context.accelerators:
             text = f"a {label}, but none of {types} has {vendor} accelerators"
             why = "a driver fails at boot without its device"
             yield Conflict(component, text, why, nearest=f"leave out {component}")
+
+
+def _first_driver(context: ResolveContext) -> str:
+    """A version that the next plan does not refuse: the newest, or the last branch of older GPUs with its module."""
+    limits = [row.get("driver", {}).get("last") for gpu in context.gpus for row in (gpu.architecture, gpu.model)]
+    oldest = min((str(last) for last in limits if last), default="")
+    if not oldest:
+        return "nvidia_driver.version newest"
+    flavours = frozenset.intersection(*(frozenset(gpu.architecture["flavours"]) for gpu in context.gpus))
+    flavour = f" with nvidia_driver.flavour {min(flavours)}" if flavours and context.flavour not in flavours else ""
+    return f'nvidia_driver.version "{oldest}"{flavour}'
 
 
 def telemetry_is_of_the_accelerator(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
