@@ -138,7 +138,9 @@ def _refresh(args: argparse.Namespace, progress: Progress) -> Outcome:
     lines = [
         found.diff,
         *(f"by hand: {line}" for line in found.by_hand),
+        *(f"changed: {line}" for line in found.changed),
         *(f"not asked: {line}" for line in found.errors),
+        *(f"not looked at: {line}" for line in found.not_read),
     ]
     lines.append(
         f"{len(found.proposals)} rows proposed, {len(found.by_hand)} by hand, {len(found.errors)} sources failed"
@@ -148,6 +150,8 @@ def _refresh(args: argparse.Namespace, progress: Progress) -> Outcome:
         "proposals": [asdict(proposal) for proposal in found.proposals],
         "by_hand": found.by_hand,
         "errors": found.errors,
+        "changed": found.changed,
+        "not_read": found.not_read,
         "written": bool(args.write and found.proposals),
     }
     return Outcome("\n".join(line for line in lines if line), data, 4 if found.errors else 0)

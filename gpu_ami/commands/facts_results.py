@@ -200,6 +200,8 @@ class RefreshedFacts(TypedDict):
     proposals: list[Proposal]
     by_hand: list[str]
     errors: list[str]
+    changed: list[str]
+    not_read: list[str]
     written: bool
 
 

@@ -18,7 +18,7 @@ from gpu_ami.sources import releases
 from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
 from gpu_ami.sources.releases import COMPONENTS, newer_releases
-from gpu_ami.sources.repositories import Index, read_repository
+from gpu_ami.sources.repositories import Index, Repository, read_repository
 
 # Component → names of the packages whose versions are its releases; the group is the CUDA major or branch in the name.
 _NAMES = {
@@ -29,6 +29,8 @@ _NAMES = {
     "dcgm": r"datacenter-gpu-manager-4-core",
     "container_toolkit": r"nvidia-container-toolkit",
 }
+_COMPANIONS = ("fabric_manager", "imex")  # of the driver's version: their packages are compared
+_FROM_TAGS = ("gdrcopy", "nccl_tests", "ofi_nccl")
 LABELS = {"efa": "EFA", "cloudwatch_agent": "CloudWatch agent", "neuron": "Neuron"}
 _TABLES = {"nvidia_driver": "nvidia_drivers"}
 _PER_SYSTEM = ("nvidia_driver", "cuda", "nccl", "cudnn", "dcgm")
@@ -57,12 +59,18 @@ class Proposal:
 
 @dataclass
 class Refreshed:
-    """texts: table → new content; by_hand: releases for a person to add; errors: of sources that did not answer."""
+    """texts: table → new content; by_hand: releases for a person to add; errors: of sources that did not answer.
+
+    changed: packages whose version in the index is another than the facts lead to: a new revision, or a withdrawn
+    version. not_read: what was not looked at, each with the reason.
+    """
 
     texts: dict[str, str] = field(default_factory=dict)
     proposals: list[Proposal] = field(default_factory=list)
     by_hand: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    not_read: list[str] = field(default_factory=list)
     before: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -92,16 +100,41 @@ def refresh(
     for component in COMPONENTS:
         if any(component in document["roles"] for document in documents):
             work.propose_listed(client, component)
+    indexes: dict[Repository, Index] = {}
+    proposed: set[tuple[str, Repository]] = set()
     for system, item in _distinct(documents, facts):
         try:
             if isinstance(item, PlannedTag):
                 work.propose_tags(item, releases.read_tags(client, item.url))
             else:
-                index = read_repository(client, item.repository)[1].index
-                work.propose(system, item.component, releases_in(index, item.component, item.repository.url))
+                if item.repository not in indexes:
+                    indexes[item.repository] = _read(client, item)
+                index, place = indexes[item.repository], (item.component, item.repository)
+                work.compare(item, index)
+                if item.component in _NAMES and place not in proposed:
+                    proposed.add(place)
+                    work.propose(system, item.component, releases_in(index, item.component, item.repository.url))
         except SourceError as error:
             work.fail(error)
+    work.found.not_read = list(_not_read(facts, documents))
     return work.found
+
+
+def _read(client: Client, item: PlannedPackages) -> Index:
+    index = read_repository(client, item.repository)[1].index
+    if not index.names:
+        raise SourceError(f"{item.repository.url}: expected packages, got an empty index")
+    return index
+
+
+def _not_read(facts: Facts, documents: Iterable[ResolvedPlan]) -> Iterator[str]:
+    """Sources that nothing reads, and those of components that no plan has."""
+    planned_roles = {role for document in documents for role in document["roles"]}
+    for name, row in facts.sources["rows"].items():
+        if "by_hand" in row:
+            yield f"{name} ({row['tells']}): by hand, because {row['by_hand']}: {row['source']}"
+        elif not planned_roles & set(row["components"]):
+            yield f"{name} ({row['tells']}): none of the recipes has {', '.join(row['components'])}"
 
 
 @dataclass
@@ -119,6 +152,8 @@ class _Work:
         for release, one in seen.items():
             # Releases older than the newest known one were left out on purpose.
             is_newer = component == "nvidia_driver" or tables.parts(release) > tables.parts(newest)
+            if release in known:
+                self._propose_update(component, release, one)
             if release in known or not is_newer or release in self._proposed(table):
                 continue
             if component == "nvidia_driver":
@@ -130,6 +165,40 @@ class _Work:
                 self._edit(table, release, one.source, partial(releases.add_release, release=release, row=row))
         if component in _PER_SYSTEM:
             self._propose_seen(system, component, seen)
+
+    def _propose_update(self, component: str, release: str, one: Seen) -> None:
+        """A newer build of a known release: CUDA's updates, cuDNN's build number."""
+        key = {"cuda": "package", "cudnn": "full"}.get(component)
+        row = self.facts.releases(component)[release]
+        key = "package" if component == "cudnn" and "package" in row else key
+        old = str(row.get(key, "")) if key else ""
+        if not key or not old or old.endswith("*") or tables.parts(one.full) <= tables.parts(old):
+            return
+        change = partial(
+            releases.set_value, release=release, key=key, old=old, new=one.full, why=f"{one.source}, {self.today}"
+        )
+        self._edit(component, f"{release}.{key}", one.source, change)
+
+    def compare(self, item: PlannedPackages, index: Index) -> None:
+        """Planned packages that the index has in another revision, or no longer in the planned version."""
+        for name, version in item.packages.items():
+            there = [one.rpartition(":")[2] for one in index.versions(name)]
+            wanted = version.rpartition(":")[2]
+            if not there or wanted.endswith("*"):
+                continue
+            alike = [one for one in there if one.partition("-")[0] == wanted.partition("-")[0]]
+            newest = max(there, key=tables.parts)
+            if alike and (other := max(alike, key=tables.parts)) != wanted:
+                self._changed(f"{name} {wanted}: the index has revision {other}", item)
+            elif not alike:
+                self._changed(f"{name} {wanted}: withdrawn; the index has {newest}", item)
+            elif name == "nvlsm" and tables.parts(newest) > tables.parts(wanted):
+                self._changed(f"nvlsm {newest} is newer than {wanted}: which drivers it is for", item)
+
+    def _changed(self, text: str, item: PlannedPackages) -> None:
+        line = f"{text}: {item.repository.url}"
+        if line not in self.found.changed:
+            self.found.changed.append(line)
 
     def propose_listed(self, client: Client, component: str) -> None:
         """Releases of a component that no package index names."""
@@ -154,6 +223,9 @@ class _Work:
         newest = max(known, key=tables.parts)
         for tag in reversed(releases.newer_tags(tags, known[newest]["tag"], most=20)):
             release, source = tag.removeprefix("v"), f"{item.url} (tags)"
+            if item.component == "ofi_nccl":
+                self._by_hand(f"aws-ofi-nccl {release} ({tags[tag]}): minimum NCCL and libfabric, systems: {source}")
+                continue
             row = {"tag": tag, "commit": tags[tag], "source": source, "date": self.today}
             self._edit(item.component, release, source, partial(releases.add_release, release=release, row=row))
 
@@ -209,11 +281,11 @@ def _distinct(documents: Iterable[ResolvedPlan], facts: Facts) -> Iterator[tuple
         rows = facts.operating_systems.items()
         system = next(name for name, row in rows if (row["id"], row["version"]) == (os["id"], os["version"]))
         for item in planned(document):
-            if isinstance(item, PlannedTag) and item.component == "gdrcopy" and item.url not in done:
+            if isinstance(item, PlannedTag) and item.component in _FROM_TAGS and item.url not in done:
                 done.add(item.url)
                 yield system, item
-            if isinstance(item, PlannedPackages) and item.component in _NAMES:
-                key = (item.component, item.repository.url)
+            if isinstance(item, PlannedPackages) and item.component in (*_NAMES, *_COMPANIONS):
+                key = (item.component, item.repository.url, tuple(item.packages.items()))
                 if key not in done:
                     done.add(key)
                     yield system, item
@@ -231,6 +303,8 @@ def releases_in(index: Index, component: str, source: str) -> dict[str, Seen]:
                 release, full, cuda = read
                 one = found.setdefault(release, Seen(component, release, full, f"{source} ({name} {version})"))
                 one.cuda |= {cuda} - {""}
+                if tables.parts(full) > tables.parts(one.full):
+                    one.full, one.source = full, f"{source} ({name} {version})"
     return dict(sorted(found.items(), key=lambda entry: tables.parts(entry[0])))
 
 

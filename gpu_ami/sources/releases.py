@@ -112,6 +112,18 @@ def add_release(text: str, release: str, row: Mapping[str, Any]) -> str | None:
     return "".join(lines)
 
 
+def set_value(text: str, release: str, key: str, old: str, new: str, why: str) -> str | None:
+    """A value of a release's row, with the reason behind it as a comment. None: the table has no such value."""
+    number = re.escape(release)
+    row = re.search(rf"""^  ["']?{number}["']?:.*\n(?:    .*\n)*""", text, re.MULTILINE)
+    value = row and re.search(rf"""\b{key}: ["']?{re.escape(old)}["']?""", row[0])
+    if not row or not value:
+        return None
+    start, end = row.start() + value.start(), row.start() + value.end()
+    line_end = text.index("\n", end)
+    return f"{text[:start]}{key}: {_scalar(new)}{text[end:line_end]}    # {new}: {why}{text[line_end:]}"
+
+
 def add_driver(text: str, branch: str, release: str, source: str, today: str) -> str | None:
     """A release at the end of its branch's list, and its source after those that are there. None: no such list."""
     block = re.search(rf'^  "{branch}":\n(?:    .*\n|\n)+', text, re.MULTILINE)

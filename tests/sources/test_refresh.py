@@ -82,6 +82,38 @@ def test_what_the_index_does_not_say_is_left_to_a_person(web: Web, vendor: Signe
     assert any("gdrcopy.git" in error for error in result.errors)  # nothing answers there
 
 
+def test_updates_of_known_releases_are_proposed(web: Web, vendor: Signer) -> None:
+    """CUDA 13.0.3 of the known 13.0, a rebuild of cuDNN; the source stands behind the changed value."""
+    result = refreshed(
+        web, vendor, "cuda-toolkit-13-0 13.0.2-1", "cuda-toolkit-13-0 13.0.9-1", "libcudnn9-cuda-13 9.28.0.99-1"
+    )
+    assert parse_yaml(result.texts["cuda"], "cuda")["releases"]["13.0"]["package"] == "13.0.9-1"
+    assert parse_yaml(result.texts["cudnn"], "cudnn")["releases"]["9.28.0"]["full"] == "9.28.0.99"
+    assert f"# 13.0.9-1: {web.url}/flat/ (cuda-toolkit-13-0 13.0.9-1), {TODAY}" in result.diff
+
+
+def test_new_revisions_and_withdrawn_versions_are_named(web: Web, vendor: Signer) -> None:
+    planned: Any = make_plan(find_recipe(Path("ubuntu2204-compute")), Place(name="x", region="us-east-1")).document
+    version = planned["nvidia_driver"]["version"]
+    module = planned["nvidia_driver"]["package"]
+    dcgm = next(iter(planned["dcgm"]["packages"]))
+    result = refreshed(web, vendor, f"{module} {version}-7ubuntu9", f"{dcgm} 1:4.0.1-1")
+    assert any(f"{module} {version}-" in line and "revision" in line and "7ubuntu9" in line for line in result.changed)
+    assert any(f"{dcgm} " in line and "withdrawn; the index has 4.0.1-1" in line for line in result.changed)
+
+
+def test_what_was_not_looked_at_is_listed(web: Web, vendor: Signer) -> None:
+    result = refreshed(web, vendor, "libnccl2 1.0.0-1+cuda9.0")
+    told = "\n".join(result.not_read)
+    assert "eks_amis" in told and "because" in told and "none of the recipes has neuron" in told
+    rows = load_facts().sources["rows"]
+    assert all(("by_hand" in row) != ("read" in row) for row in rows.values())
+
+
+def test_an_empty_index_is_an_error(web: Web, vendor: Signer) -> None:
+    assert any("empty index" in error for error in refreshed(web, vendor).errors)
+
+
 @pytest.mark.parametrize(
     ("component", "name", "version", "release", "cuda"),
     [
