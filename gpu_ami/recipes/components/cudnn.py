@@ -38,7 +38,7 @@ def _section(context: ResolveContext, versions: Assignment, sources: Sources) ->
         packages = {nvidia.library(context, "cudnn8", cuda): f"{full}-1{joint}cuda{nvidia.packaged_cuda(row, cuda)}"}
     else:
         packages = {nvidia.library(context, "cudnn9", cuda): full if full.endswith("*") else f"{full}-1"}
-    section: Cudnn = {"version": versions["cudnn"]}  # type: ignore[typeddict-item]  # the other keys follow in order
+    section: Cudnn = {"version": versions["cudnn"]}  # the other keys follow in order
     if not full.endswith("*"):  # else its build number is not known
         section["full"] = row["full"]
     section["packages"] = packages
