@@ -24,6 +24,7 @@ from validator.results import Program
 
 _PACKAGE = Path(__file__).resolve().parent
 CHECKS = _PACKAGE / "checks"
+_OURS = (_PACKAGE, _PACKAGE.parent / "onhost")  # in a wheel, too, onhost is beside the validator
 # Python: -P leaves the working folder out of sys.path. pytest: a configuration file of ours, so that no pytest.ini,
 # pyproject.toml, tox.ini or setup.cfg of the caller is read; conftest files of ours and of folders that are named.
 PYTHON_ARGUMENTS = ("-P",)
@@ -133,7 +134,8 @@ def _plugins_of(conftests: Collection[Path], named: Iterable[Path]) -> list[str]
 
 def _foreign_modules() -> set[Path]:
     """Files of loaded modules that are neither Python's, an installed package's nor ours."""
-    installed = [folder for folder in _SEARCHED if folder not in _CALLERS_FOLDERS]
+    # Ours by their place: in a checkout, which `make prove` works in, the caller's folder is where they are installed.
+    installed = [*(folder for folder in _SEARCHED if folder not in _CALLERS_FOLDERS), *_OURS]
     files = set()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)

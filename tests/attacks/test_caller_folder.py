@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import GpuAmi
+from tests.validate.recorded import write_plan
 from tests.validator.conftest import Sshd
 
 pytestmark = pytest.mark.slow
@@ -94,3 +95,18 @@ def test_a_package_above_a_named_folder_is_listed_as_unnamed(gpu_ami: GpuAmi, ss
     (folder / "checks" / "__init__.py").write_text("")
     (host,) = validate(gpu_ami, sshd, folder)["hosts"]
     assert unnamed(host) == [str(folder / "__init__.py")]
+
+
+def test_a_checkout_is_no_folder_of_strangers(gpu_ami: GpuAmi, sshd: Sshd, tmp_path: Path) -> None:
+    """`make prove` works in the checkout from which gpu-ami is installed: nothing of ours is unnamed there."""
+    checks, out = tmp_path / "checks", tmp_path / "out"
+    checks.mkdir()
+    out.mkdir()
+    write_plan(out)
+    (checks / "test_mine.py").write_text(_CHECKS)
+    address = f"{getpass.getuser()}@127.0.0.1:{sshd.port}"
+    words = ("validate", out, "--host", address, "-i", sshd.key, "--checks", checks, "-k", "test_fails", "-q")
+    done = gpu_ami(*words, cwd=Path(__file__).resolve().parents[2])
+    assert done.returncode == 1, done.stdout + done.stderr
+    (host,) = json.loads((out / "report.json").read_text())["hosts"]
+    assert unnamed(host) == []
