@@ -23,7 +23,7 @@ from gpu_ami.validate.machines import console, machine
 from gpu_ami.validate.machines.restarts import RESTARTS
 from gpu_ami.validate.proof import IMAGE_FILES, CheckOutput, check_files
 from gpu_ami.validate.recorder import HostRecord
-from gpu_ami.validate.validator_process import PYTEST, Target
+from gpu_ami.validate.validator_process import Target
 from tests.validate.scripted_proof import TYPES, Ec2, a_plain_proof, a_proof, prove_ami, wait_for
 from validator.results import HostResults
 
@@ -177,7 +177,7 @@ def test_deselected(): pass
 @pytest.mark.slow
 def test_counts_are_pytests_own(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(_CHECKS)
-    command = [sys.executable, *PYTEST[1:3], *PYTEST[5:], "-vv", "-k", "not deselected", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-vv", "-k", "not deselected", str(tmp_path)]
     output = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False).stdout
     read = CheckOutput()
     for line in output.splitlines():
