@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from localregion.mirror import pool
+from localregion.mirror import staging
 from localregion.mirror.table import Package, find_row
 from onhost import compute_probe
 from validator import remote
@@ -42,7 +42,7 @@ def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     name = f"libnvidia-compute-{VERSION.partition('.')[0]}"
     row = find_row("packages", name, kind="deb", asked_by="a test")
     tree = tmp_path_factory.mktemp("libcuda")
-    pool.stage(row, Package(name, f"{VERSION}-0ubuntu1", "deb", "x86_64", row).values, tree)
+    staging.stage(row, Package(name, f"{VERSION}-0ubuntu1", "deb", "x86_64", row).values, tree)
     (library,) = tree.rglob(f"libcuda.so.{VERSION}")
     return library.parent
 
