@@ -85,6 +85,7 @@ test-all: setup lint
 lint:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --config-file tests/mypy.ini tests
 
 unit:
 	$(VENV)/bin/python -m pytest -n auto -m "not slow and not machine and not sandbox"
