@@ -510,17 +510,18 @@ def certify_stage(
     """report.json → certificate.json and certificate.md (for a PASS); bom.cdx.json, report.html, summary.md.
 
     signers: keys that sign the certificate (certificate.dsse.json). cloud: where the AMI's snapshots are looked up if
-    no build.json says them. comparison: with the image before, for report.html. A signature of another certificate is
-    removed.
+    no build.json says them. comparison: with the image before, for report.html. A signature of other files is removed.
     """
     statement = certificate.certify(report, *_of_build(report, out))
     _write_bom(report, out)
-    old = _bytes_of(out / certificate.CERTIFICATE_FILE)
     statement.write(out)
     page.write(report, statement if statement.is_issued else None, out, comparison)
     writer.write_summary(report, statement, out)
-    if _bytes_of(out / certificate.CERTIFICATE_FILE) != old:
-        (out / ENVELOPE_FILE).unlink(missing_ok=True)
+    if (out / ENVELOPE_FILE).exists():
+        from gpu_ami.release import statement as envelope
+
+        if not envelope.is_current(out):
+            (out / ENVELOPE_FILE).unlink()
     if signers and statement.is_issued:
         _sign(report, statement, out, signers, cloud)
     return statement
@@ -573,10 +574,6 @@ def _sign(
         image = cloud.image(report.image)
         snapshots = verification_place.snapshots_of(image) if image else ()
     envelope.sign(statements.of_folder(out, statement, report, snapshots).to_bytes(), signers, out)
-
-
-def _bytes_of(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
 
 
 def _of_build(report: document.Report, out: Path) -> tuple[list[str], str, list[certificate.CertifiedLayer]]:

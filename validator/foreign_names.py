@@ -8,19 +8,24 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-_NAME = re.compile(r"[\w.+-]{1,200}", re.ASCII)
+_NAME = re.compile(r"[\w.+@-]{1,200}", re.ASCII)  # @: of systemd's template units, among a role's files
 
 
 class NameRefused(ValueError):
     """A name that is not one plain file name, or a link where a file or folder was expected."""
 
 
+def is_name(name: str) -> bool:
+    """Whether it is one plain name of a file or folder."""
+    return _NAME.fullmatch(name) is not None and set(name) != {"."}
+
+
 def join(folder: Path, *names: str) -> Path:
-    """A path below `folder`. NameRefused: a name with other characters than letters, digits and `_.+-`, or a link."""
+    """A path below `folder`. NameRefused: a name with other characters than letters, digits and `_.+-@`, or a link."""
     path = folder
     for name in names:
-        if not _NAME.fullmatch(name) or set(name) == {"."}:
-            raise NameRefused(f"{name[:80]!r}: expected one name of letters, digits, and any of _ . + -")
+        if not is_name(name):
+            raise NameRefused(f"{name[:80]!r}: expected one name of letters, digits, and any of _ . + - @")
         path = path / name
         if path.is_symlink():
             raise NameRefused(f"{path}: a symbolic link, expected a file or folder of its own")

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 TARGET is the folder of a certificate, a file in it, or an AMI whose certificate is under out/ (or at --certificate).
-Verified are the signature and its key; each signed file (certificate, report, bill of materials, inventory), byte for
-byte; level, age and waivers; state, snapshots and tags of the AMI in its place. What was not verified is listed.
+Verified are the signature and its key; each signed file (certificate, report, their pages, bill of materials,
+evidence, the site's roles), byte for byte; level, age and waivers; state, snapshots and tags of the AMI in its place.
+What was not verified is listed.
 
 exit codes: 0 verified · 6 refused, each reason by its name (docs/release.md) · 2 usage · 4 cloud, network or machine
 
@@ -109,13 +110,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _compare_host(args: argparse.Namespace, verified: Any, findings: Any) -> None:
+    import tempfile
+
+    from gpu_ami.files import data_dir
     from gpu_ami.release import verification_host
-    from gpu_ami.validate import hosts, validator_process
+    from gpu_ami.validate import hosts
 
     target = hosts.ssh_target(hosts.host_url(args.host), args.identity)
-    folders = validator_process.roles_folders(verified.folder / "plan.json")
     verification_host.compare_materials(verified, verification_host.take_materials(target), findings)
-    verification_host.compare(verified, verification_host.take(target), folders, findings)
+    with tempfile.TemporaryDirectory(prefix="gpu-ami-site-") as folder:  # only what was signed explains a file
+        folders = [*verified.write_site(Path(folder)), data_dir("roles")]
+        verification_host.compare(verified, verification_host.take(target), folders, findings)
 
 
 def _folder(args: argparse.Namespace, ami: str) -> Path:

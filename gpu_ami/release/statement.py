@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,14 @@ from securesystemslib.signer import Signer
 
 from gpu_ami.errors import UsageError
 from gpu_ami.files import write_json
+from gpu_ami.plan import SITE_FOLDER
 from gpu_ami.release.keys import TrustedKey
-from gpu_ami.report import PASS, Report, page_machine
+from gpu_ami.report import PASS, Report, ctrf, page, page_machine, writer
 from gpu_ami.report import certificate as certificates
 from gpu_ami.report import document as reports
+from validator import foreign_names
 from validator.file_account import KEPT_FILE
-from validator.inputs import read_bytes
+from validator.inputs import LARGEST
 
 
 class InvalidJson(ValueError):
@@ -148,11 +150,14 @@ CERTIFICATE_FILE, REPORT_FILE = certificates.CERTIFICATE_FILE, reports.REPORT_FI
 BOM_FILE = page_machine.BOM_FILE
 INVENTORY_ROOT = "inventory-root"
 IMAGE_DIGEST, SNAPSHOT_DIGEST, SHA256 = "awsImage", "awsSnapshot", "sha256"
-# Files that a statement may name, relative to the certificate's folder; nothing else is ever opened for one.
-_FILE = re.compile(
-    "|".join(re.escape(name) for name in (CERTIFICATE_FILE, REPORT_FILE, BOM_FILE))
-    + rf"|evidence/(?!\.+/)[\w.-]+/{re.escape(KEPT_FILE)}"
-)
+# Files that a statement may name, relative to the certificate's folder; nothing else is ever opened for one. All that
+# people and programs are shown of a proof is among them, and the site's roles whose footprints explain files.
+PAGES = (
+    certificates.MARKDOWN_FILE, page.PAGE_FILE, writer.SUMMARY_FILE, writer.JUNIT_FILE, ctrf.CTRF_FILE,
+)  # fmt: skip
+EVIDENCE_FOLDER = "evidence"
+_FOLDERS = (EVIDENCE_FOLDER, SITE_FOLDER)
+_MADE_BY_RUNS = "__pycache__"  # below site/: Python's own, of checks that ran
 _ARN = re.compile(r"arn:[a-z-]+:ec2:(?P<region>[a-z0-9-]+)::(?P<kind>image|snapshot)/(?P<id>[\w-]+)")
 
 
@@ -177,11 +182,6 @@ class Statement:
     passed: tuple[str, ...] = ()
     warned: tuple[str, ...] = ()
     recipe: str = ""
-
-    @property
-    def inventory_file(self) -> str:
-        """The file of the inventory, "" where there is none."""
-        return next((name for name in self.files if name.endswith(KEPT_FILE)), "")
 
     def to_bytes(self) -> bytes:
         """The payload of the envelope: JSON, one text for one content."""
@@ -227,16 +227,15 @@ def of_folder(
     if not certificate.is_issued or report.verdict != PASS:
         raise UsageError(f"{folder}: there is no certificate to sign", hint=f"the report is {report.verdict}")
     image = certificate.image
-    names = [CERTIFICATE_FILE, REPORT_FILE, *([BOM_FILE] if (folder / BOM_FILE).is_file() else [])]
-    inventory, root = _inventory(folder, report)
-    names += [inventory] if inventory else []
+    names = {CERTIFICATE_FILE, REPORT_FILE, *shown_files(folder)}
+    _, root = inventory_of(report, names)
     checks = {check.id: check for host in report.hosts for check in host.checks}
     waived = {check.id for host in report.hosts for check in host.checks if check.waived}
     return Statement(
         ami=image.ami,
         region=image.region if image.ami else "",
         snapshots=tuple(sorted(snapshots)) if image.ami else (),
-        files={name: _sha256(folder / name) for name in names},
+        files={name: _sha256(folder, name) for name in sorted(names)},
         inventory_root=root,
         plan_digest=certificate.plan_digest,
         passed=tuple(sorted(id for id, check in checks.items() if check.verdict == PASS and id not in waived)),
@@ -245,22 +244,49 @@ def of_folder(
     )
 
 
-def _inventory(folder: Path, report: Report) -> tuple[str, str]:
-    """File and root of the image's inventory: that of its files, else that of the first machine that has one."""
+def shown_files(folder: Path) -> list[str]:
+    """Files of a proof's folder that a statement can name, sorted. UsageError: a link or an odd name is among them."""
+    names = [name for name in (CERTIFICATE_FILE, REPORT_FILE, BOM_FILE, *PAGES) if (folder / name).is_file()]
+    try:
+        for below in _FOLDERS:
+            found = foreign_names.files_below(foreign_names.join(folder, below))
+            names += [f"{below}/{path.as_posix()}" for path in found if _MADE_BY_RUNS not in path.parts]
+    except foreign_names.NameRefused as error:
+        raise UsageError(f"cannot sign {folder}: {error}", hint="`gpu-ami validate` writes only files there") from error
+    return sorted(names)
+
+
+def inventory_of(report: Report, names: Container[str]) -> tuple[str, str]:
+    """File and root of the image's inventory: that of its files, else that of the first machine that has one.
+
+    names: of the files that are there, or signed. "" where there is none.
+    """
     hosts = sorted(report.hosts, key=lambda host: not host.offline)
     for host in hosts:
         root = host.facts.get("inventory_root")
-        name = f"evidence/{host.evidence}/{KEPT_FILE}"
-        if isinstance(root, str) and (folder / name).is_file():
+        name = f"{EVIDENCE_FOLDER}/{host.evidence}/{KEPT_FILE}"
+        if isinstance(root, str) and name in names:
             return name, root
     return "", ""
 
 
-def _sha256(path: Path) -> str:
+def _sha256(folder: Path, name: str) -> str:
+    path = folder / name
     try:
-        return hashlib.sha256(read_bytes(path)).hexdigest()
+        return hashlib.sha256(foreign_names.read_bytes(path, LARGEST)).hexdigest()
+    except foreign_names.NameRefused as error:
+        raise UsageError(f"cannot sign {folder}: {error}") from error
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint="`gpu-ami certify` writes the certificate") from error
+
+
+def is_current(folder: Path) -> bool:
+    """Whether every file that the envelope in a folder names is as it says; who signed it is not asked."""
+    try:
+        named = parse(_read(foreign_names.read_bytes(folder / ENVELOPE_FILE, LARGEST)).payload).files
+        return all(_sha256(folder, name) == digest for name, digest in named.items())
+    except (OSError, ValueError, UsageError):
+        return False
 
 
 def _partition(region: str) -> str:
@@ -289,6 +315,13 @@ def parse(payload: bytes) -> Statement:
     return statement
 
 
+def _is_signable(name: str) -> bool:
+    if name in (CERTIFICATE_FILE, REPORT_FILE, BOM_FILE, *PAGES):
+        return True
+    first, *below = name.split("/")
+    return first in _FOLDERS and bool(below) and all(map(foreign_names.is_name, below))
+
+
 def _statement_read(document: Mapping[str, object]) -> Statement:
     subjects, predicate = document["subject"], document["predicate"]
     if not isinstance(subjects, list) or not isinstance(predicate, dict):
@@ -304,7 +337,7 @@ def _statement_read(document: Mapping[str, object]) -> Statement:
             snapshots.append(arn["id"])
         elif name == INVENTORY_ROOT:
             root = digest[SHA256]
-        elif _FILE.fullmatch(name):
+        elif _is_signable(name):
             files[name] = digest[SHA256]
         else:
             raise ValueError(f"subject {name!r}")

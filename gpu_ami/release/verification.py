@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from gpu_ami.release.statement import CERTIFICATE_FILE, REPORT_FILE, Statement
 from gpu_ami.report import PASS, Report
 from gpu_ami.report import certificate as certificates
 from gpu_ami.report import document as reports
-from validator import file_account
+from validator import file_account, foreign_names
 from validator.file_account import InvalidInventory, Inventory, merkle
 from validator.results import InvalidRecord
 
@@ -102,13 +101,27 @@ class Requirements:
 
 @dataclass
 class Verified:
-    """A certificate whose signature and files hold, for what else is compared with it."""
+    """A certificate whose signature and files hold, for what else is compared with it.
+
+    contents: signed documents and files of the site, by name.
+    """
 
     folder: Path
     statement: Statement
     certificate: certificates.Certificate
     report: Report
     inventory: Inventory | None
+    contents: Mapping[str, bytes]
+
+    def write_site(self, folder: Path) -> list[Path]:
+        """Writes the site's files as they were signed into a folder; returns the folder of its roles, if it has any."""
+        for name, data in self.contents.items():
+            if _short(name) == statement.SITE_FOLDER:
+                path = foreign_names.join(folder, *name.split("/"))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        roles = folder / statement.SITE_FOLDER / "roles"
+        return [roles] if roles.is_dir() else []
 
 
 class _Refused(Exception):
@@ -127,7 +140,7 @@ def verify(
     findings = Findings(str(folder))
     try:
         signed = _statement(folder, trusted, now.date(), findings)
-        contents = {name: _signed_file(folder, name, signed, findings) for name in sorted(signed.files)}
+        contents = _signed_files(folder, signed, findings)
         verified = _documents(folder, signed, contents, findings)
     except _Refused:
         return findings, None
@@ -137,7 +150,13 @@ def verify(
 
 
 def _statement(folder: Path, trusted: Sequence[TrustedKey], today: datetime.date, findings: Findings) -> Statement:
-    data = _read(folder, statement.ENVELOPE_FILE, findings)
+    try:
+        data = _read(folder, statement.ENVELOPE_FILE)
+    except _Unusable as problem:
+        absent = problem.name == "missing-file"
+        hint = "`gpu-ami certify --sign KEY` signs a certificate" if absent else problem.hint
+        findings.refuse("no-signature" if absent else problem.name, str(problem), hint)
+        raise _Refused from problem
     try:
         signed = statement.open_envelope(data, trusted, today)
     except statement.RefusedEnvelope as error:
@@ -157,41 +176,89 @@ def _statement(folder: Path, trusted: Sequence[TrustedKey], today: datetime.date
     return parsed
 
 
-def _signed_file(folder: Path, name: str, signed: Statement, findings: Findings) -> bytes:
-    """The content of a file of the statement. _Refused: it is not there, or another one."""
-    data = _read(folder, name, findings)
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != signed.files[name]:
-        text = f"{name}: SHA-256 {digest[:16]}…, signed {signed.files[name][:16]}…"
-        findings.refuse(f"changed-{_short(name)}", text, f"it was changed after it was signed: {_AGAIN}")
+def _signed_files(folder: Path, signed: Statement, findings: Findings) -> dict[str, bytes]:
+    """The documents and site files of the statement. _Refused: one of all its files is not there, or was changed."""
+    contents: dict[str, bytes] = {}
+    problems: dict[tuple[str, str], list[str]] = {}
+    for name, expected in sorted(signed.files.items()):
+        try:
+            data = _read(folder, name)
+            digest = hashlib.sha256(data).hexdigest()
+            if digest != expected:
+                text = f"{name}: SHA-256 {digest[:16]}…, signed {expected[:16]}…"
+                raise _Unusable(f"changed-{_short(name)}", text, f"it was changed after it was signed: {_AGAIN}")
+        except _Unusable as problem:
+            texts = problems.setdefault((problem.name, problem.hint), [])
+            texts += [str(problem)] if str(problem) not in texts else []
+            continue
+        if _short(name) not in _ONLY_COMPARED:
+            contents[name] = data
+    for (refusal, hint), texts in problems.items():
+        findings.refuse(refusal, _listed(texts, "; "), hint)
+    if problems:
         raise _Refused
-    findings.hold(_short(name), f"{name} is as it was signed")
-    return data
+    groups: dict[str, list[str]] = {}
+    for name in signed.files:
+        groups.setdefault(_short(name), []).append(name)
+    for group in sorted(groups, key=_ORDER.index):
+        names = groups[group]
+        shown = names[0] if len(names) == 1 else f"{len(names)} files" if group in _FOLDERS else ", ".join(names)
+        findings.hold(group, f"{shown} {'is as it was' if len(names) == 1 else 'are as they were'} signed")
+    _name_unsigned(folder, signed, findings)
+    return contents
+
+
+def _name_unsigned(folder: Path, signed: Statement, findings: Findings) -> None:
+    """Files that look as if they were part of the proof, and that nobody signed: none of them is read."""
+    below = [path for name in _FOLDERS for path in sorted((folder / name).rglob("*"))]
+    present = [*(folder / name for name in statement.PAGES), *below]
+    names = [path.relative_to(folder).as_posix() for path in present if path.is_symlink() or path.is_file()]
+    unsigned = [name for name in names if name not in signed.files and "__pycache__" not in name]
+    if unsigned:
+        findings.skip("unsigned", f"not signed and not used, do not rely on it: {_listed(unsigned, ', ')}")
+
+
+def _listed(texts: Sequence[str], separator: str) -> str:
+    rest = len(texts) - _SHOWN
+    return separator.join([*texts[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+_SHOWN = 20
+_FOLDERS = (statement.EVIDENCE_FOLDER, statement.SITE_FOLDER)
+_ORDER = ("certificate", "report", "bom", "inventory", "pages", *_FOLDERS)
+_ONLY_COMPARED = ("pages", statement.EVIDENCE_FOLDER)  # shown to people, or of many megabytes
 
 
 def _short(name: str) -> str:
-    return {CERTIFICATE_FILE: "certificate", REPORT_FILE: "report", statement.BOM_FILE: "bom"}.get(name, "inventory")
+    """The group of a signed file, of which the names of findings are made."""
+    if name.endswith(f"/{file_account.KEPT_FILE}"):
+        return "inventory"
+    documents = {CERTIFICATE_FILE: "certificate", REPORT_FILE: "report", statement.BOM_FILE: "bom"}
+    return documents.get(name) or ("pages" if name in statement.PAGES else name.partition("/")[0])
 
 
-def _read(folder: Path, name: str, findings: Findings) -> bytes:
+class _Unusable(Exception):
+    """A file that cannot be read, or is another one: name of the refusal, text and hint."""
+
+    def __init__(self, name: str, text: str, hint: str) -> None:
+        super().__init__(text)
+        self.name, self.hint = name, hint
+
+
+def _read(folder: Path, name: str) -> bytes:
     """The bytes of a regular file below the folder; links are not followed, of the file and of its directories."""
     path = folder
     for part in Path(name).parts:
         path = path / part
         if path.is_symlink():
-            findings.refuse("symbolic-link", f"{path} is a symbolic link", f"copy the file itself: {_AGAIN}")
-            raise _Refused
+            raise _Unusable("symbolic-link", f"{path} is a symbolic link", f"copy the file itself: {_AGAIN}")
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            findings.refuse("missing-file", f"{path}: not a regular file of at most {_LARGEST >> 20} MiB", _AGAIN)
-            raise _Refused
-        return path.read_bytes()
+        return foreign_names.read_bytes(path, _LARGEST)
+    except foreign_names.NameRefused as error:
+        raise _Unusable("missing-file", str(error), _AGAIN) from error
     except OSError as error:
-        unsigned = name == statement.ENVELOPE_FILE
-        hint = "`gpu-ami certify --sign KEY` signs a certificate" if unsigned else f"{_AGAIN}, with all its files"
-        findings.refuse("no-signature" if unsigned else "missing-file", f"{path}: {error.strerror}", hint)
-        raise _Refused from error
+        hint = f"{_AGAIN}, with all its files"
+        raise _Unusable("missing-file", f"{path}: {error.strerror}", hint) from error
 
 
 def _documents(folder: Path, signed: Statement, contents: dict[str, bytes], findings: Findings) -> Verified:
@@ -209,8 +276,8 @@ def _documents(folder: Path, signed: Statement, contents: dict[str, bytes], find
         text = f"the certificate is of a report with digest {certificate.report_sha256[:23]}…, not of this report.json"
         findings.refuse("other-report", text, _AGAIN)
         raise _Refused
-    inventory = _inventory(signed, contents, findings)
-    return Verified(folder, signed, certificate, report, inventory)
+    inventory = _inventory(signed, report, contents, findings)
+    return Verified(folder, signed, certificate, report, inventory, contents)
 
 
 def _json(data: bytes, schema: str) -> Mapping[str, object]:
@@ -220,15 +287,18 @@ def _json(data: bytes, schema: str) -> Mapping[str, object]:
     return document
 
 
-def _inventory(signed: Statement, contents: dict[str, bytes], findings: Findings) -> Inventory | None:
-    if not signed.inventory_file:
+def _inventory(
+    signed: Statement, report: Report, contents: Mapping[str, bytes], findings: Findings
+) -> Inventory | None:
+    name = statement.inventory_of(report, signed.files)[0] if signed.inventory_root else ""
+    if not name:
         text = "the proof kept none (`gpu-ami validate --root` or --account-files does)"
         findings.skip("inventory", f"no inventory of the image's files: {text}")
         return None
     try:
-        inventory = file_account.read(contents[signed.inventory_file])
+        inventory = file_account.read(contents[name])
     except (InvalidInventory, LookupError, TypeError) as error:
-        findings.refuse("damaged-inventory", f"{signed.inventory_file}: {error}", _AGAIN)
+        findings.refuse("damaged-inventory", f"{name}: {error}", _AGAIN)
         raise _Refused from error
     root = merkle.root(inventory)
     if root != signed.inventory_root:
@@ -262,7 +332,8 @@ def _judge(verified: Verified, asked: Requirements, now: datetime.datetime, find
     """Level, verdict, age and waivers."""
     certificate, report = verified.certificate, verified.report
     supported = certificates.level_of(report)
-    if certificate.level != supported or certificate.verdict != report.verdict or report.verdict != PASS:
+    claims_more = certificate.level not in LEVELS[: LEVELS.index(supported) + 1] if supported in LEVELS else True
+    if claims_more or certificate.verdict != report.verdict or report.verdict != PASS:
         text = f"the certificate says {certificate.level}, its report supports {supported} ({report.verdict})"
         findings.refuse("level-of-report", text, "do not use it; ask the signer how it was made")
     elif LEVELS.index(certificate.level) < LEVELS.index(asked.level):

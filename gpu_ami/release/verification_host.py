@@ -128,8 +128,8 @@ def compare_materials(verified: Verified, installed: set[str], findings: Finding
         findings.skip("materials", f"no {BOM_FILE} was signed that the host could be compared with")
         return
     try:
-        bill = bill_of_materials.listed((verified.folder / BOM_FILE).read_text(encoding="utf-8"))
-    except (OSError, bill_of_materials.InvalidBill) as error:
+        bill = bill_of_materials.listed(verified.contents[BOM_FILE].decode("utf-8"))
+    except (UnicodeDecodeError, bill_of_materials.InvalidBill) as error:
         findings.refuse("materials", f"{BOM_FILE}: {error}", "get the folder again from its publisher")
         return
     lines = bill_of_materials.differences(bill, {name for name in installed if name in bill or _is_package(name)})

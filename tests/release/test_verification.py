@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami import pipeline
+from gpu_ami.errors import UsageError
 from gpu_ami.release import keys, verification
 from gpu_ami.release import statement as envelopes
 from gpu_ami.release import statement as statements
@@ -44,7 +45,8 @@ def test_a_signed_certificate_is_verified(folder: Path) -> None:
     findings = verify(folder)
     assert findings.exit_code == 0, findings.text()
     assert [point.name for point in findings.points if point.state == "held"] == [
-        "signature", "bom", "certificate", "inventory", "report", "inventory-root", "image", "level", "age", "waivers",
+        "signature", "certificate", "report", "bom", "inventory", "pages", "evidence", "inventory-root",
+        "image", "level", "age", "waivers",
     ]  # fmt: skip
     assert findings.text().splitlines()[-1] == f"VERIFIED: {folder}"
 
@@ -53,6 +55,14 @@ def change_payload(folder: Path, change: Callable[[bytes], bytes]) -> None:
     content = examples.envelope(folder)
     content["payload"] = base64.b64encode(change(base64.b64decode(content["payload"]))).decode()
     examples.write_envelope(folder, content)
+
+
+MATERIALS = "evidence/image-files/materials.json"
+
+
+def edit_text(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    path.write_text(text.replace(before, after) + ("" if before in text else " "))
 
 
 def change_envelope(**changes: object) -> Callable[[Path], None]:
@@ -131,7 +141,7 @@ def other_image(folder: Path, **changes: str) -> None:
     image = json.loads(path.read_text())["image"] | changes
     signed = statements.parse(base64.b64decode(examples.envelope(folder)["payload"]))
     edit_certificate(folder, sign=False, image=image)
-    files = dict(signed.files) | {"certificate.json": statements._sha256(path)}
+    files = dict(signed.files) | {"certificate.json": statements._sha256(folder, path.name)}
     sign_again(folder, files=files)
 
 
@@ -153,7 +163,15 @@ FORGERIES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no signature": (change_envelope(signatures=[]), "no-signature"),
     "no envelope": (lambda f: (f / examples.ENVELOPE).unlink(), "no-signature"),
     "signature of another statement": (signature_of_another, "wrong-signature"),
-    "envelope of another certificate": (statement_of_another, "changed-certificate"),
+    "envelope of another certificate": (statement_of_another, "changed-certificate, changed-pages, changed-report"),
+    "level edited in the certificate's text": (
+        lambda f: edit_text(f / "certificate.md", "rehearsed", "certified"),
+        "changed-pages",
+    ),
+    "page edited": (lambda f: edit_text(f / "report.html", "PASS", "PASSED"), "changed-pages"),
+    "evidence edited": (lambda f: edit_text(f / MATERIALS, "580.1", "580.2"), "changed-evidence"),
+    "missing page": (lambda f: (f / "certificate.md").unlink(), "missing-file"),
+    "missing evidence": (lambda f: shutil.rmtree(f / "evidence"), "missing-file"),
     "unknown key": (signed_by_another_key, "unknown-key"),
     "duplicate key in the envelope": (duplicate_key, "duplicate-keys"),
     "truncated envelope": (truncate, "damaged-envelope"),
@@ -188,9 +206,52 @@ def test_a_forgery_is_refused_by_its_name(folder: Path, name: str) -> None:
     forge, refusal = FORGERIES[name]
     forge(folder)
     findings = verify(folder)
-    assert (findings.exit_code, [point.name for point in findings.refused]) == (6, [refusal]), findings.text()
+    assert (findings.exit_code, ", ".join(point.name for point in findings.refused)) == (6, refusal), findings.text()
     assert all(point.hint for point in findings.refused)
     assert f"REFUSED: {refusal}" in findings.text()
+
+
+def test_all_that_is_changed_or_missing_is_named(folder: Path) -> None:
+    edit_text(folder / "certificate.md", "certified", "CERTIFIED")
+    edit_text(folder / "summary.md", "PASS", "PASSED")
+    (folder / MATERIALS).unlink()
+    (folder / "junit.xml").unlink()
+    text = verify(folder).text()
+    assert "changed-pages: certificate.md: SHA-256 " in text and "; summary.md: SHA-256 " in text
+    assert f"{MATERIALS}: No such file" in text and "junit.xml: No such file" in text
+
+
+def test_files_that_nobody_signed_are_named_and_not_used(folder: Path) -> None:
+    footprint = folder / "site/roles/tuning/meta/footprint.yml"
+    footprint.parent.mkdir(parents=True)
+    footprint.write_text("files: []\n")
+    findings = verify(folder)
+    assert findings.exit_code == 0
+    assert [(p.state, p.text.rpartition(": ")[2]) for p in findings.points if p.name == "unsigned"] == [
+        ("not looked at", "site/roles/tuning/meta/footprint.yml")
+    ]
+
+
+def test_the_sites_roles_are_signed(tmp_path: Path) -> None:
+    role = tmp_path / "out/site/roles/ours"
+    (role / "meta").mkdir(parents=True)
+    (role / "meta/footprint.yml").write_text("files: []\n")
+    (role / "ours@.service").write_text("")
+    folder = examples.signed_folder(tmp_path / "out", tmp_path)
+    trusted = [keys.TrustedKey("release", keys.load_public(str(tmp_path / "release.key.pub")))]
+    _, verified = verification.verify(folder, trusted, verification.Requirements(), NOW)
+    assert verified is not None
+    (written,) = verified.write_site(tmp_path / "copy")
+    assert {path.name for path in written.rglob("*") if path.is_file()} == {"footprint.yml", "ours@.service"}
+    (role / "meta/footprint.yml").write_text("files: [{path: /usr/bin/backdoor}]\n")
+    assert [point.name for point in verify(folder).refused] == ["changed-site"]
+
+
+def test_a_link_is_not_signed(tmp_path: Path) -> None:
+    report = examples.write_folder(tmp_path / "out")
+    (tmp_path / "out/evidence/image-files/journal.log").symlink_to("/etc/shadow")
+    with pytest.raises(UsageError, match="a symbolic link"):
+        examples.signed_folder(tmp_path / "out", tmp_path, report)
 
 
 def test_a_statement_with_a_file_elsewhere_is_refused(folder: Path) -> None:
