@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from gpu_ami.files import data_dir
+from validator.aws import NotOfAws
 
 Texts = str | list[str]
 _VARIABLE = re.compile(r"\$\{([^}]+)\}")
@@ -28,14 +29,8 @@ class Statement(TypedDict, total=False):
     Action: Texts
     NotAction: Texts
     Resource: Texts
-    Principal: Mapping[str, Texts]
+    Principal: Mapping[str, Texts] | str
     Condition: Mapping[str, Mapping[str, Texts]]
-
-
-class PolicyDocument(TypedDict):
-    """An IAM policy."""
-
-    Statement: Statement | list[Statement]
 
 
 @dataclass(frozen=True)
@@ -49,12 +44,24 @@ class Request:
 
 def read_policy(name: str) -> list[Statement]:
     """The statements of iam/NAME.json."""
-    return statements_of(json.loads(data_dir("iam", f"{name}.json").read_text(encoding="utf-8")))
+    return parse(data_dir("iam", f"{name}.json").read_text(encoding="utf-8"))
 
 
-def statements_of(document: PolicyDocument) -> list[Statement]:
-    statements = document["Statement"]
-    return [statements] if isinstance(statements, Mapping) else list(statements)
+def parse(text: str) -> list[Statement]:
+    """The statements of a policy's JSON. NotOfAws: it is none that IAM accepts."""
+    try:
+        return statements_of(json.loads(text))
+    except ValueError as error:
+        raise NotOfAws(f"expected a policy document, got {text!r:.60}") from error
+
+
+def statements_of(document: object) -> list[Statement]:
+    """The statements of a policy document. NotOfAws: it is none that IAM accepts."""
+    statements = document.get("Statement") if isinstance(document, Mapping) else None
+    rows = [statements] if isinstance(statements, Mapping) else statements
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) and "Effect" in row for row in rows):
+        raise NotOfAws(f"expected a policy document, got {document!r:.60}")
+    return [cast("Statement", row) for row in rows]
 
 
 def listed(value: Texts | None) -> list[str]:

@@ -7,7 +7,6 @@ accounts"; EBS user guide, "Share the KMS key used to encrypt a shared Amazon EB
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +40,8 @@ def read_key(cloud: Cloud, name: str) -> Key:
     if key.is_managed_by_aws:
         return key
     with aws_errors.translated(f"reading the policy of KMS key {name} in {cloud.place.region}"):
-        document = json.loads(kms.get_key_policy(KeyId=row["Arn"], PolicyName="default")["Policy"] or "{}")
-        statements = policies.statements_of(document) if document.get("Statement") else []
+        text = kms.get_key_policy(KeyId=row["Arn"], PolicyName="default")["Policy"]
+        statements = policies.parse(text) if text else []
     return Key(key.arn, False, key.is_enabled, tuple(statements))
 
 

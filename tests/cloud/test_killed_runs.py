@@ -78,7 +78,8 @@ with runs.begin(home, cloud.place.name) as run:
     (run.folder / "packer").mkdir()
     reached("registered")
     if stage in ("builder", "untagged", "image"):
-        # As Packer does: a group and a key of the build, tags of the run on the builder, its volumes and the image.
+        # As Packer by hand does, without security_group_ids: a group and a key of the build, tags of the run on the
+        # builder, its volumes and the image.
         child(run.folder / "packer")
         listed = [{"Key": key, "Value": value} for key, value in (tags | {"Name": "gpu-ami r builder"}).items()]
         of_group = [{"ResourceType": "security-group", "Tags": listed}]
@@ -164,6 +165,7 @@ def account(
         ami, lines = BASE_ID, f"region: us-east-1\nssh_interface: private_ip\ndead_man_role: {ROLE}\n"
         if request.param:
             world = World(tmp_path / "region", request.param)
+            allow(world, "caller-build-security-group")  # the driver's Packer runs by hand, and makes its own group
             endpoint = stack.enter_context(served(world, conditions=True))
             stack.enter_context(ticking(world))
             lines += f"subnet_id: {world.ec2.subnet_id}\nsecurity_group_ids: [{world.ec2.group_id}]\n"
@@ -172,6 +174,14 @@ def account(
             ami = image["ImageId"]
         where.write_text(f"{lines}endpoint: {endpoint}\n")
         yield Account(where, ami, seen)
+
+
+def allow(world: World, policy: str) -> None:
+    """Attaches an optional policy of iam/ to the caller, before the region is served."""
+    conditions = world.decisions.conditions
+    assert conditions.policies
+    attached = replace(conditions.policies, caller=(*conditions.policies.caller, policy))
+    world.decisions.conditions = replace(conditions, policies=attached)
 
 
 def reset() -> None:

@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors, capacity, launches, log_groups, policies, runs
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, error, examined, ok, warning
 from gpu_ami.errors import GpuAmiError, UsageError
 from gpu_ami.files import data_dir
+from validator import aws
 
 if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient
@@ -22,6 +23,7 @@ CALLER_POLICIES = ("caller-build.json", "caller-prove.json", "caller-sweep.json"
 # Methods of botocore's providers that obtain new credentials by themselves when the old ones expire.
 _RENEWED = {"iam-role", "container-role", "assume-role-with-web-identity"}
 _SIMULATED_A_CALL = 50
+_CALLER = re.compile(r"arn:(?P<partition>[\w-]+):(?:iam|sts)::(?P<account>\d{12}):.+")
 _ASSUMED = re.compile(r"arn:(?P<partition>[\w-]+):sts::(?P<account>\d+):assumed-role/(?P<role>[^/]+)/.+")
 
 
@@ -31,12 +33,21 @@ def identity(scope: Scope) -> Iterator[Finding]:
 
 
 def _caller(scope: Scope) -> str:
-    return str(scope.cloud.client("sts").get_caller_identity()["Arn"])
+    return _parsed_caller(scope)[0]
+
+
+def _parsed_caller(scope: Scope) -> re.Match[str]:
+    """The caller's ARN, with its partition and account. NotOfAws: it is none."""
+    arn = str(scope.cloud.client("sts").get_caller_identity()["Arn"])
+    parsed = _CALLER.fullmatch(arn)
+    if parsed is None:
+        raise aws.NotOfAws(f"Arn: expected that of a caller, got {arn!r:.60}")
+    return parsed
 
 
 def account(scope: Scope) -> str:
     """The caller's account id."""
-    return _caller(scope).split(":")[4]
+    return _parsed_caller(scope)["account"]
 
 
 def credentials(scope: Scope) -> Iterator[Finding]:
@@ -71,7 +82,8 @@ def simulated_permissions(scope: Scope) -> Iterator[Finding]:
     Only actions that the policies allow on every resource without a condition: for others the simulator needs the
     resource and the context of the call. It does not see service control policies of an organization it cannot read.
     """
-    caller = _caller(scope)
+    parsed = _parsed_caller(scope)
+    caller = parsed[0]
     if caller.endswith(":root"):
         yield warning(
             "permissions", "the caller is the account's root user", "a role or user with the policies of iam/"
@@ -82,7 +94,7 @@ def simulated_permissions(scope: Scope) -> Iterator[Finding]:
     principal = _principal(scope, caller)
     # Policies allow changes of instances, not of everything (ResourceArns defaults to `*`, which none of ours allows).
     instance = "arn:{}:ec2:{}:{}:instance/i-0123456789abcdef0".format(
-        caller.split(":")[1], scope.place.region, caller.split(":")[4]
+        parsed["partition"], scope.place.region, parsed["account"]
     )
     rows = [*_simulate(scope, principal, unconditional_actions())]
     rows += _simulate(scope, principal, _OF_TAGGED, context=_tagged_context(), resources=[instance])
@@ -258,7 +270,7 @@ def instance_profile(scope: Scope) -> Iterator[Finding]:
 
 def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iterator[Finding]:
     subject = f"role {role['RoleName']} of {profile}"
-    if not _may_assume(cast("policies.PolicyDocument", role["AssumeRolePolicyDocument"]), "ec2"):
+    if not _may_assume(role["AssumeRolePolicyDocument"], "ec2"):
         remedy = "add ec2.amazonaws.com to the role's trust policy"
         yield error(subject, "its trust policy does not name ec2.amazonaws.com", "sts:AssumeRole for EC2", remedy)
     statements = [
@@ -285,9 +297,9 @@ def _refused_log_groups(scope: Scope, statements: Sequence[policies.Statement]) 
     suffix = f"-proof/{_EXAMPLE_RUN}" if scope.place.log_groups == log_groups.PROOF else ""
     if not groups:
         return
-    caller = _caller(scope).split(":")
+    caller = _parsed_caller(scope)
     for group in [group + suffix for group in groups]:
-        arn = f"arn:{caller[1]}:logs:{scope.place.region}:{caller[4]}:log-group:{group}:log-stream:"
+        arn = f"arn:{caller['partition']}:logs:{scope.place.region}:{caller['account']}:log-group:{group}:log-stream:"
         for action, stream in (("logs:CreateLogStream", ""), ("logs:PutLogEvents", "i-0123456789abcdef0")):
             if not any(policies.covers(row, action, arn + stream) for row in statements if row["Effect"] == "Allow"):
                 yield action, group
@@ -311,7 +323,7 @@ def dead_man(scope: Scope) -> Iterator[Finding]:
         return
     remedy = "let scheduler.amazonaws.com assume it, and attach iam/dead-man.json"
     statements = [row for document in _policies(iam, name) for row in policies.statements_of(document)]
-    if not _may_assume(cast("policies.PolicyDocument", role["AssumeRolePolicyDocument"]), "scheduler"):
+    if not _may_assume(role["AssumeRolePolicyDocument"], "scheduler"):
         yield error(subject, "its trust policy does not name scheduler.amazonaws.com", "sts:AssumeRole for it", remedy)
     elif not allows(statements, "ec2:TerminateInstances"):
         yield error(subject, f"{name}: ec2:TerminateInstances is not allowed", "allowed", remedy)
@@ -345,17 +357,16 @@ def missing_actions(scope: Scope, actions: Iterable[str]) -> list[str]:
     return [action for action in actions if not allows(statements, action)]
 
 
-def _policies(iam: IAMClient, role: str) -> Iterator[policies.PolicyDocument]:
+def _policies(iam: IAMClient, role: str) -> Iterator[object]:
     """Every policy document of a role: inline and attached."""
     for page in iam.get_paginator("list_role_policies").paginate(RoleName=role):
         for name in page["PolicyNames"]:
-            yield cast("policies.PolicyDocument", iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"])
+            yield iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
     for attached in iam.get_paginator("list_attached_role_policies").paginate(RoleName=role):
         for policy in attached["AttachedPolicies"]:
             arn = policy["PolicyArn"]
             version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
-            document = iam.get_policy_version(PolicyArn=arn, VersionId=version)["PolicyVersion"]["Document"]
-            yield cast("policies.PolicyDocument", document)
+            yield iam.get_policy_version(PolicyArn=arn, VersionId=version)["PolicyVersion"]["Document"]
 
 
 def allows(statements: Sequence[policies.Statement], action: str, namespace: str = "") -> bool:
@@ -382,12 +393,17 @@ def _condition_holds(statement: policies.Statement, namespace: str) -> bool:
     return not namespace or policies.conditions_hold({"Condition": judged}, {_NAMESPACE: namespace})
 
 
-def _may_assume(document: policies.PolicyDocument, service_name: str) -> bool:
+def _may_assume(document: object, service_name: str) -> bool:
     """Whether a trust policy lets a service assume the role."""
     services = [
         service
         for statement in policies.statements_of(document)
         if statement["Effect"] == "Allow"
-        for service in policies.listed(statement.get("Principal", {}).get("Service"))
+        for service in _services(statement.get("Principal", {}))
     ]
     return any(service.startswith(f"{service_name}.amazonaws.com") for service in services)
+
+
+def _services(principal: Mapping[str, policies.Texts] | str) -> list[str]:
+    """Services among the principals of a statement; `"*"`, which is everybody, names none."""
+    return [] if isinstance(principal, str) else policies.listed(principal.get("Service"))

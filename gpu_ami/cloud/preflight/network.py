@@ -13,6 +13,7 @@ from gpu_ami.cloud import SESSION_MANAGER, login
 from gpu_ami.cloud import security_groups as ec2_groups
 from gpu_ami.cloud.preflight import identity
 from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
+from validator import aws
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, RouteTableTypeDef, SecurityGroupTypeDef, SubnetTypeDef
@@ -203,7 +204,7 @@ def _ssh_ingress(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterat
     elif ranges or ingress.lists:
         text = f"{names} allow TCP {port} from {', '.join(ranges + ingress.lists)}"
         public = scope.place.ssh_interface.startswith("public")
-        if public and not ingress.lists and all(ipaddress.ip_network(source).is_private for source in ranges):
+        if public and not ingress.lists and all(_network(source).is_private for source in ranges):
             yield error(subject, text, "a public address (ssh_interface is public)", remedy)
         else:
             yield ok(subject, text)
@@ -212,6 +213,14 @@ def _ssh_ingress(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterat
         yield warning(subject, text, "the address of this machine, unless it is a member", remedy)
     else:
         yield error(subject, f"{names} do not allow TCP {port}", "an ingress rule for SSH", remedy)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """A network of a rule. NotOfAws: EC2 has none such."""
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise aws.NotOfAws(str(error)) from error
 
 
 def _egress(groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from gpu_ami.cloud.policies import read_policy
 from gpu_ami.cloud.preflight.findings import Finding
 from gpu_ami.plan import resolve_source_ami
 from localregion.api import protocol
+from validator import aws
 
 REGION = "us-east-1"
 
@@ -91,8 +92,8 @@ class Account:
 
 @functools.cache
 def session() -> Any:
-    """One session for all tests: parsing EC2's model takes most of a test's time."""
-    return boto3.Session(region_name=REGION)
+    """One session for all tests, with Cloud's parsers: parsing EC2's model takes most of a test's time."""
+    return boto3.Session(botocore_session=aws.session(), region_name=REGION)
 
 
 class Wrapped:
