@@ -124,7 +124,7 @@ class Peers:
 
 def group_of(machines: Sequence[Machine], cloud: Cloud) -> node_files.Group:
     """The machines as the checks see them, with what the facts know of their type."""
-    return node_files.Group(nodes_of(machines, cloud), *known_of(machines[0].instance_type, len(machines)))
+    return known_of(nodes_of(machines, cloud), machines[0].instance_type)
 
 
 def nodes_of(machines: Sequence[Machine], cloud: Cloud) -> tuple[node_files.Node, ...]:
@@ -142,15 +142,22 @@ def nodes_of(machines: Sequence[Machine], cloud: Cloud) -> tuple[node_files.Node
     )
 
 
-def known_of(instance_type: str, nodes: int) -> tuple[bool, node_files.Floor | None]:
-    """Whether NCCL uses GPUDirect RDMA between nodes of a type; the floor of so many, None where no source has one."""
-    facts = load_facts().table("collectives")
-    gpu_direct = instance_type.partition(".")[0] in facts["gpu_direct_rdma"]["families"]
-    row = facts["floors"].get(instance_type)
-    if row is None or row["nodes"] != nodes:
-        return gpu_direct, None
-    keys = ("gbps", "nodes", "size", "source", "algorithm", "protocol")
-    return gpu_direct, node_files.Floor(**{key: row[key] for key in keys})
+def known_of(nodes: tuple[node_files.Node, ...], instance_type: str) -> node_files.Group:
+    """The nodes with what the facts know of NCCL between so many machines of their type."""
+    facts, family = load_facts().table("collectives"), instance_type.partition(".")[0]
+    rdma, row = facts["gpu_direct_rdma"], facts["floors"].get(instance_type)
+    unknown = rdma["wording_unknown"]
+    floor = None
+    if row is not None and row["nodes"] == len(nodes):
+        keys = ("gbps", "nodes", "size", "source", "algorithm", "protocol")
+        floor = node_files.Floor(**{key: row[key] for key in keys})
+    return node_files.Group(
+        nodes,
+        family in rdma["families"],
+        floor,
+        gpu_direct_unknown=unknown["why"] if family in unknown["families"] else "",
+        no_floor=facts["no_floor"].get(family, {}).get("why", ""),
+    )
 
 
 def _evidence(proof: Proof, host: HostRecord, what: str, after: str = "") -> Path:

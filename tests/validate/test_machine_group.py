@@ -310,9 +310,19 @@ def test_groups_that_keep_machines_apart_are_refused(inward: list[Any], outward:
     ],
 )
 def test_facts_of_a_type(kind: str, count: int, gpu_direct: bool, gbps: float | None) -> None:
-    known, floor = machine_group.known_of(kind, count)
-    assert known is gpu_direct and (floor and floor.gbps) == gbps
+    group = machine_group.known_of((node_files.Node("i-1", "u"),) * count, kind)
+    floor = group.floor
+    assert group.gpu_direct is gpu_direct and (floor and floor.gbps) == gbps
     assert floor is None or ("aws-parallelcluster" in floor.source and floor.size == 1 << 30)
+
+
+@pytest.mark.parametrize("kind", ["p6-b200.48xlarge", "p6-b300.48xlarge", "p6e-gb200.36xlarge"])
+def test_types_of_which_the_log_is_not_known(tmp_path: Path, kind: str) -> None:
+    group = machine_group.known_of((node_files.Node("i-1", "u"), node_files.Node("i-2", "u")), kind)
+    assert not group.gpu_direct and "no public log of NCCL" in group.gpu_direct_unknown
+    assert group.floor is None and group.no_floor
+    node_files.write(tmp_path / "nodes.json", group)
+    assert node_files.read(tmp_path / "nodes.json") == group
 
 
 def test_console_that_cannot_be_read_is_no_error(tmp_path: Path) -> None:

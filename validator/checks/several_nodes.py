@@ -206,9 +206,10 @@ def test_libfabric_has_endpoints_of_every_adapter(
         peers = [device.p2p for device in rdma.read(member.run(rdma.LIST).text) if device.is_efa]
         seen[member.name] = counts | {"p2p": peers}
         wrong += [f"{member.name}: {count} endpoints {kind}" for kind, count in counts.items() if count < adapters]
-        if group.gpu_direct and (set(peers) - {"NVIDIA"} or len(peers) < adapters):
+        has_gpu_direct = group.gpu_direct or group.gpu_direct_unknown
+        if has_gpu_direct and (set(peers) - {"NVIDIA"} or len(peers) < adapters):
             wrong.append(f"{member.name}: p2p of its adapters: {', '.join(peers) or 'none'}, expected NVIDIA on each")
-    observe(seen, f"{adapters} RDM and DGRAM each{', p2p NVIDIA' if group.gpu_direct else ''}")
+    observe(seen, f"{adapters} RDM and DGRAM each{', p2p NVIDIA' if has_gpu_direct else ''}")
     if wrong:
         observe.fail("; ".join(wrong))
 
@@ -303,6 +304,9 @@ def test_nccl_goes_over_efa(
     observe({name: dict(output.channels) for name, (output, _, _) in collectives.items()}, f"{adapters} EFA a node")
     if wrong:
         observe.fail("; ".join(wrong))
+    channels = [defect for output, _, _ in collectives.values() for defect in mpi_jobs.without_gpu_direct(output)]
+    if channels and group.gpu_direct_unknown:
+        unproven(f"{'; '.join(dict.fromkeys(channels))}: {group.gpu_direct_unknown}")
 
 
 @pytest.mark.needs("observed")
@@ -317,6 +321,7 @@ def test_bus_bandwidth_is_above_the_floor(
     if probe.is_simulated(probe.pci_devices(output_of(host, PCI_LIST))):
         unproven(f"the GPUs are simulated: {shown} says nothing")
     if floor is None:
-        unproven(f"no source states a floor for {machine.instance_type} on {count} nodes; measured: {shown}")
+        why = f" ({group.no_floor})" if group.no_floor else ""
+        unproven(f"no source states a floor for {machine.instance_type} on {count} nodes{why}; measured: {shown}")
     if defect := mpi_jobs.floor_defect(output, floor):
         observe.fail(defect)

@@ -28,6 +28,7 @@ from validator.transport import ssh
 MPI = OpenMpi("/opt/amazon/openmpi/bin/mpirun", "4.1.7", "/opt/amazon/openmpi/lib64/libmpi.so.40")
 GROUP = Group((Node("i-1", "u"), Node("i-2", "u")))
 DIRECT = Group(GROUP.nodes, gpu_direct=True)
+UNKNOWN = Group(GROUP.nodes, gpu_direct_unknown="no public log", no_floor="contradicted")
 LINES = "".join(json.dumps(row) + "\n" for row in rows())
 EFA_INFO = "    type: FI_EP_RDM\n    type: FI_EP_DGRAM\n"
 
@@ -236,6 +237,7 @@ def test_pingpong(judge: Judge, answer: tuple[int, str], verdict: str, message: 
     assert order == ["serve fi_pingpong -p efa'", "ask fi_pingpong -p efa 10.0.0.4", "close"]
 
 
+COPIED = GOOD.replace("/GDRDMA", "")  # through the host's memory, or a wording that is not known
 SENT = [Traffic({"rdmap0": 90_000 * MIB}, MIB)] * 2
 
 
@@ -268,15 +270,23 @@ def test_results(judge: Judge, collectives: dict[str, Any], verdict: str, messag
 
 
 @pytest.mark.parametrize(
-    ("collectives", "verdict", "message"),
+    ("collectives", "group", "verdict", "message"),
     [
-        (measured(), "PASS", ""),
-        (measured(SOCKET), "FAIL", "all_reduce: 2 channels via NET/Socket/0, expected NET/…Libfabric"),
-        (measured(sent=[Traffic({"rdmap0": 0}, MIB)] * 2), "FAIL", "i-1 (10.0.0.4): tx_bytes of rdmap0 did not grow"),
+        (measured(), GROUP, "PASS", ""),
+        (measured(SOCKET), GROUP, "FAIL", "all_reduce: 2 channels via NET/Socket/0, expected NET/…Libfabric"),
+        (
+            measured(sent=[Traffic({"rdmap0": 0}, MIB)] * 2), GROUP,
+            "FAIL", "i-1 (10.0.0.4): tx_bytes of rdmap0 did not grow",
+        ),
+        (measured(COPIED), DIRECT, "FAIL", "all_reduce: 2 channels via NET/AWS Libfabric/0 without GDRDMA"),
+        (measured(COPIED), GROUP, "PASS", ""),
+        (measured(), UNKNOWN, "PASS", ""),
+        (measured(COPIED), UNKNOWN, "UNPROVEN", "2 channels via NET/AWS Libfabric/0 without GDRDMA: no public log"),
+        (measured(SOCKET), UNKNOWN, "FAIL", "expected NET/…Libfabric"),
     ],
-)
-def test_transport(judge: Judge, collectives: dict[str, Any], verdict: str, message: str) -> None:
-    judged = judge(checks.test_nccl_goes_over_efa, {}, collectives=collectives, adapters=1, together=two(), group=GROUP)
+)  # fmt: skip
+def test_transport(judge: Judge, collectives: dict[str, Any], group: Group, verdict: str, message: str) -> None:
+    judged = judge(checks.test_nccl_goes_over_efa, {}, collectives=collectives, adapters=1, together=two(), group=group)
     assert judged.verdict == verdict and message in judged.message
 
 
@@ -290,12 +300,18 @@ FLOOR = Floor(26.0, 2, 1 << 30, "aws-parallelcluster")
     [
         (REAL, GOOD, FLOOR, "PASS", ""),
         (REAL, GOOD.replace("39.38", "3.1"), FLOOR, "FAIL", "expected at least 26 GB/s"),
-        (REAL, GOOD, None, "UNPROVEN", "no source states a floor for g5.12xlarge on 2 nodes; measured: 39.38 GB/s"),
+        (
+            REAL,
+            GOOD,
+            None,
+            "UNPROVEN",
+            "no source states a floor for g5.12xlarge on 2 nodes (contradicted); measured: 39.38",
+        ),
         (BOARD, GOOD.replace("39.38", "3.1"), FLOOR, "UNPROVEN", "the GPUs are simulated: 3.1 GB/s"),
     ],
 )
 def test_floor(judge: Judge, pci: str, log: str, floor: Floor | None, verdict: str, message: str) -> None:
-    group = Group(GROUP.nodes, floor=floor)
+    group = Group(GROUP.nodes, floor=floor, no_floor=UNKNOWN.no_floor)
     judged = judge(
         checks.test_bus_bandwidth_is_above_the_floor, {PCI_LIST: pci}, collectives=measured(log), group=group
     )

@@ -124,10 +124,15 @@ def transport_defects(output: Output, *, gpu_direct: bool) -> list[str]:
         defects.append("NCCL named no channel between nodes (NCCL_DEBUG=INFO)")
     other = {name: count for name, count in between.items() if "Libfabric" not in name}
     defects += [f"{count} channels via {name}, expected NET/…Libfabric" for name, count in other.items()]
-    if gpu_direct:
-        without = {name: count for name, count in between.items() if "Libfabric" in name and "GDRDMA" not in name}
-        defects += [f"{count} channels via {name} without GDRDMA" for name, count in without.items()]
-    return defects
+    return defects + (without_gpu_direct(output) if gpu_direct else [])
+
+
+def without_gpu_direct(output: Output) -> list[str]:
+    """The channels over EFA of which NCCL does not say that they are GPUDirect RDMA."""
+    without = {
+        name: count for name, count in output.channels.items() if "Libfabric" in name and "GDRDMA" not in name
+    }
+    return [f"{count} channels via {name} without GDRDMA" for name, count in without.items()]
 
 
 @dataclass(frozen=True)

@@ -85,17 +85,21 @@ class Node:
 class Group:
     """The machines of one proof, the one under test first, and what is known of their type.
 
-    gpu_direct: NCCL's channels between nodes are GPUDirect RDMA. floor: of the bus bandwidth; None: nobody states one.
+    gpu_direct: NCCL's log names GPUDirect RDMA in its channels between nodes. gpu_direct_unknown: why its absence in
+    the log proves nothing, "" where it does. floor: of the bus bandwidth; None: nobody states one. no_floor: why.
     """
 
     nodes: tuple[Node, ...]
     gpu_direct: bool = False
     floor: Floor | None = None
+    gpu_direct_unknown: str = ""
+    no_floor: str = ""
 
 
 def write(path: Path, group: Group) -> None:
     """The file of `--nodes`."""
     content = {"schema": SCHEMA, "gpu_direct": group.gpu_direct, "floor": group.floor and vars(group.floor)}
+    content |= {"gpu_direct_unknown": group.gpu_direct_unknown, "no_floor": group.no_floor}
     rows = [vars(node) for node in group.nodes]
     path.write_text(json.dumps(content | {"nodes": rows}, indent=1) + "\n", encoding="utf-8")
 
@@ -112,7 +116,8 @@ def read(path: Path) -> Group:
         raise ValueError(f"{path}: {error}") from error
     if len(nodes) < 2:
         raise ValueError(f"{path}: expected at least two nodes, got {len(nodes)}")
-    return Group(nodes, bool(document.get("gpu_direct")), floor)
+    reasons = {name: str(document.get(name) or "") for name in ("gpu_direct_unknown", "no_floor")}
+    return Group(nodes, bool(document.get("gpu_direct")), floor, **reasons)
 
 
 @dataclass
