@@ -210,7 +210,7 @@ class NvidiaDriver(PackagedComponent):
     `version` is then the oldest that a planned instance type takes.
     `source` distribution: the operating system's own archive. `module`: name of the module's file, if not nvidia.
     `persistence_daemon`: its version, if not the driver's. `source` grid: NVIDIA's GRID driver, by the installer at
-    `url`, with the recipe's `sha256` of it; `licence_settings`: of /etc/nvidia/gridd.conf.
+    `url`, with the recipe's `sha256` of it; `licence_settings`: of /etc/nvidia/gridd.conf. `options`: of the module.
     """
 
     flavour: NotRequired[str]
@@ -220,6 +220,7 @@ class NvidiaDriver(PackagedComponent):
     flavour_by_instance_type: NotRequired[dict[str, str]]
     flavour_by_pci_id: NotRequired[dict[str, str]]
     gsp: NotRequired[bool]
+    options: NotRequired[dict[str, str]]
     source: NotRequired[str]
     module: NotRequired[str]
     persistence_daemon: NotRequired[str]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from validator.observe import Observe
-from validator.plan_document import DriverCompanion, PlanDocument, section
-from validator.probes import MachineUnderTest, Program, packages
+from validator.observe import Observe, output, unproven
+from validator.plan_document import DriverCompanion, NvidiaDriver, PlanDocument, section
+from validator.probes import MachineUnderTest, Program, packages, require_driver
 
 pytestmark = [pytest.mark.planned("imex"), pytest.mark.beside_live]
 
 _UNIT = "nvidia-imex.service"
+_CHANNELS = "nvidia-caps-imex-channels"
 PROGRAM = Program("nvidia-imex", "IMEX version is")
 
 
@@ -58,6 +60,31 @@ def test_image_lists_no_machines(host: Any, observe: Observe) -> None:
         observe.fail(f"/etc/nvidia-imex/nodes_config.cfg: {shown.stderr.strip()}")
     rows = [line.strip() for line in shown.stdout.splitlines()]
     observe.nothing([row for row in rows if row and not row.startswith("#")], "nodes in nodes_config.cfg")
+
+
+@pytest.mark.needs("promise")
+def test_channel_is_the_driver_s(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
+    """Channel 0 has the driver's device number, and every user can open it. CUDA needs it to share memory.
+
+    A node of another number has the right name and refuses: cuMemCreate ends with CUDA_ERROR_NOT_PERMITTED.
+    Source: https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html
+    """
+    if machine.instance_type not in section(plan, "imex", DriverCompanion).get("instance_types", []):
+        unproven(f"{machine.instance_type} needs no IMEX channel")
+    options = section(plan, "nvidia_driver", NvidiaDriver).get("options", {})
+    if options.get("NVreg_CreateImexChannel0") != "1":
+        unproven("the plan creates no channel (nvidia_driver.options NVreg_CreateImexChannel0): its user does")
+    require_driver(host)
+    registered = re.search(rf"^\s*(\d+) {_CHANNELS}$", output(host, "cat /proc/devices"), re.MULTILINE)
+    major = registered[1] if registered else f"(the driver registered no {_CHANNELS})"
+    shown = host.run(f"stat -c '%F %t %T %a' /dev/{_CHANNELS}/channel0")  # device numbers in hexadecimal
+    node = shown.stdout.strip() if shown.rc == 0 else "missing"
+    if match := re.fullmatch(r"(\D+) ([0-9a-f]+) ([0-9a-f]+) (\d+)", node):
+        node = f"{match[1]} {int(match[2], 16)}:{int(match[3], 16)} {match[4]}"
+    expected = f"character special file {major}:0 666"
+    observe(node, expected)
+    if node != expected:
+        observe.fail(f"/dev/{_CHANNELS}/channel0: expected {expected}, got {node}")
 
 
 @pytest.mark.needs("observed")

@@ -177,6 +177,55 @@ def test_firmware_of_gpus_is_used_as_planned(
 
 @pytest.mark.needs("observed")
 @pytest.mark.survives
+@_NEEDS_BOARD
+def test_options_of_the_module_are_in_effect(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """The loaded module has the planned options, and those that modprobe's configuration sets.
+
+    A module that was loaded earlier, or has no such option, ignores a setting without an error.
+    """
+    driver = section(plan, "nvidia_driver", NvidiaDriver)
+    planned = {name.removeprefix("NVreg_"): value for name, value in driver.get("options", {}).items()}
+    configured = configured_options(output(host, "modprobe --showconfig"), driver.get("module", "nvidia"))
+    require_driver(host)
+    loaded = loaded_options(output(host, "cat /proc/driver/nvidia/params"))
+    expected = {name: value for name, value in configured.items() if name in loaded} | planned
+    observe({name: loaded.get(name, "no such option") for name in expected}, expected)
+    wrong = [
+        f"{name}: expected {value}, got {loaded.get(name, 'no such option')}"
+        for name, value in expected.items()
+        if name not in loaded or _option_value(loaded[name]) != _option_value(value)
+    ]
+    if wrong:
+        observe.fail(f"options of the loaded module (/proc/driver/nvidia/params): {'; '.join(wrong)}")
+
+
+def loaded_options(text: str) -> dict[str, str]:
+    """Name (without NVreg_) → value in /proc/driver/nvidia/params: `EnableMSI: 1`, `CoherentGPUMemoryMode: "driver"`."""
+    rows = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {name.strip(): value.strip().strip('"') for name, _, value in rows}
+
+
+def configured_options(text: str, module: str) -> dict[str, str]:
+    """Name (without NVreg_) → value that `modprobe --showconfig` sets for a module; of two settings the later one."""
+    settings: dict[str, str] = {}
+    for line in text.splitlines():
+        words = line.split(maxsplit=2)
+        if len(words) == 3 and words[0] == "options" and words[1].replace("-", "_") == module.replace("-", "_"):
+            pairs = re.findall(r'NVreg_(\w+)=("[^"]*"|\S*)', words[2])
+            settings |= {name: value.strip('"') for name, value in pairs}
+    return settings
+
+
+def _option_value(text: str) -> int | str:
+    """A number in decimal, hexadecimal or octal notation as modprobe reads it (0666, 0x1b6); other text as it is."""
+    try:
+        return int(text, 8) if re.fullmatch(r"0[0-7]+", text) else int(text, 0)
+    except ValueError:
+        return text
+
+
+@pytest.mark.needs("observed")
+@pytest.mark.survives
 def test_nouveau_is_blacklisted(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nouveau is not loaded and is blacklisted. The driver cannot use a GPU that nouveau has bound.
 

@@ -123,6 +123,13 @@ def gsp_can_be_off(context: ResolveContext, chosen: Assignment) -> Iterator[Conf
         yield Conflict("nvidia_driver.gsp", text, context.facts.gpudirect["gsp"]["source"], nearest=nearest)
 
 
+def options_have_no_key(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    """An option that a key of the recipe writes is not given a second time."""
+    if "NVreg_EnableGpuFirmware" in context.section("nvidia_driver").get("options", {}):
+        text, source = "GSP firmware has a key of its own", context.facts.gpudirect["gsp"]["source"]
+        yield Conflict("nvidia_driver.options", text, source, nearest="nvidia_driver.gsp true or false")
+
+
 def repository_has_driver(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     if context.driver_source == "vendor":
         yield from _repository_has(context, "nvidia_driver", "driver", chosen["nvidia_driver"])
@@ -193,6 +200,7 @@ DRIVER_RULES = (
     (("cudnn",), gpu_runs_cudnn),
     (("nvidia_driver",), flavour_fits),
     (("nvidia_driver",), gsp_can_be_off),
+    (("nvidia_driver",), options_have_no_key),
     (("nvidia_driver",), repository_has_driver),
     (("cuda",), repository_has_cuda),
     (("nvidia_driver",), repository_has_architecture),

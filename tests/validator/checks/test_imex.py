@@ -21,6 +21,16 @@ MACHINE = FakeMachine(METADATA, instance_type=GB200)
 PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.178.04  Release Build  (dvs@u)\n"
 SAID = "IMEX version is: 580.178.04\n"
 
+CHANNEL = {
+    "cat /proc/driver/nvidia/version": PROC,
+    "cat /proc/devices": "Character devices:\n497 nvidia-caps\n498 nvidia-caps-imex-channels\n",
+    "stat*": "character special file 1f2 0 666\n",
+}
+CREATING = as_plan(
+    {"os": {"family": "debian"}, "imex": SECTION, "nvidia_driver": {"options": {"NVreg_CreateImexChannel0": "1"}}}
+)
+CREATES: dict[str, Any] = {"plan": CREATING, "machine": MACHINE}
+
 CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (imex.test_imex_is_the_planned_version, {"nvidia-imex*": SAID}, {}, "PASS", ""),
     (
@@ -53,6 +63,16 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (imex.test_image_lists_no_machines, {"cat*": "# one address a line\n\n"}, {}, "PASS", ""),
     (imex.test_image_lists_no_machines, {"cat*": "10.0.0.4\n"}, {}, "FAIL", "nodes in nodes_config.cfg: 10.0.0.4"),
     (imex.test_image_lists_no_machines, {"cat*": (1, "", "No such file")}, {}, "FAIL", "No such file"),
+    (imex.test_channel_is_the_driver_s, CHANNEL, CREATES, "PASS", ""),
+    (
+        # A capability's number under the channel's name, of a public report: cuMemCreate refused with NOT_PERMITTED.
+        imex.test_channel_is_the_driver_s,
+        CHANNEL | {"stat*": "character special file 1f1 10e3 666\n"}, CREATES, "FAIL",
+        "expected character special file 498:0 666, got character special file 497:4323 666",
+    ),
+    (imex.test_channel_is_the_driver_s, CHANNEL | {"stat*": (1, "", "No such file")}, CREATES, "FAIL", "got missing"),
+    (imex.test_channel_is_the_driver_s, CHANNEL, CREATES | {"machine": FakeMachine(METADATA)}, "UNPROVEN", "needs no"),
+    (imex.test_channel_is_the_driver_s, CHANNEL, {"machine": MACHINE}, "UNPROVEN", "the plan creates no channel"),
     (imex.test_imex_has_not_failed, {"systemctl*": "inactive\n"}, {"machine": MACHINE}, "PASS", ""),
     (
         imex.test_imex_has_not_failed, {"systemctl*": "failed\n"}, {"machine": MACHINE}, "FAIL",

@@ -212,6 +212,43 @@ def test_firmware(judge: Judge, plan: PlanDocument, shown: str, verdict: str, me
     assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
+# Of public captures: CDMM is shown in quotes, and an option that the module does not have in no line at all.
+OPTIONS = {
+    "cat /proc/driver/nvidia/version": PROC,
+    "cat /proc/driver/nvidia/params": (
+        "ResmanDebugLevel: 4294967295\nDeviceFileMode: 438\nEnableGpuFirmware: 18\nImexChannelCount: 2048\n"
+        'CreateImexChannel0: 0\nGrdmaPciTopoCheckOverride: 1\nCoherentGPUMemoryMode: "driver"\nRegistryDwords: ""\n'
+    ),
+    "modprobe*": (
+        "blacklist nouveau\noptions nvidia NVreg_GrdmaPciTopoCheckOverride=1\noptions nvidia NVreg_DeviceFileMode=0666\n"
+        "options nvidia_uvm uvm_disable_hmm=1\noptions nvidia NVreg_OfAnotherBranch=1\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "configured", "verdict", "message"),
+    [
+        ({"NVreg_CoherentGPUMemoryMode": "driver", "NVreg_GrdmaPciTopoCheckOverride": "1"}, "", "PASS", ""),
+        ({}, "", "PASS", ""),
+        ({"NVreg_CreateImexChannel0": "1"}, "", "FAIL", "CreateImexChannel0: expected 1, got 0"),
+        ({"NVreg_Unheard": "1"}, "", "FAIL", "Unheard: expected 1, got no such option"),
+        ({}, "options nvidia NVreg_EnableGpuFirmware=0\n", "FAIL", "EnableGpuFirmware: expected 0, got 18"),
+        (
+            {}, 'options nvidia NVreg_RegistryDwords="RMBug5172204War=4" NVreg_ImexChannelCount=0x800\n', "FAIL",
+            "RegistryDwords: expected RMBug5172204War=4, got ",
+        ),
+        # Of two settings modprobe takes the later one.
+        ({}, "options nvidia NVreg_CreateImexChannel0=1\noptions nvidia NVreg_CreateImexChannel0=0\n", "PASS", ""),
+    ],
+)  # fmt: skip
+def test_options(judge: Judge, options: dict[str, str], configured: str, verdict: str, message: str) -> None:
+    planned = as_plan({**PLAN, "nvidia_driver": {**PLAN["nvidia_driver"], "options": options}})
+    table = OPTIONS | {"modprobe*": OPTIONS["modprobe*"] + configured}
+    outcome = judge(driver.test_options_of_the_module_are_in_effect, table, plan=planned)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
+
+
 def test_daemon_of_a_distribution_may_have_a_version_of_its_own(judge: Judge) -> None:
     """Debian's archive has it so; the plan names that version, and any other is wrong."""
     planned = as_plan({**PLAN, "nvidia_driver": {**PLAN["nvidia_driver"], "persistence_daemon": "550.144.03"}})

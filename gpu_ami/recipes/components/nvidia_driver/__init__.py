@@ -31,7 +31,7 @@ from gpu_ami.recipes.rules import (
     version_kind,
 )
 from validator.plan_document import NvidiaDriver
-from validator.schema import Choice, Flag, Keys, Text
+from validator.schema import Choice, Flag, Keys, MapOf, Text
 
 # The driver's packages as vendor and distributions name them; the kernel's modules packages have the kernel's version.
 _PACKAGES = (
@@ -74,6 +74,7 @@ COMPONENT = Component(
             "version": version_kind("550.163.01"),
             "flavour": Choice(FLAVOURS),
             "gsp": Flag(),
+            "options": MapOf(r"NVreg_\w+", "NVreg_EnableStreamMemOPs", Text('"1"', r"[^\s\"'#\\]{1,500}")),
             "source": Choice(SOURCES),
             "sha256": Text("0123456789abcdef" * 4, r"[0-9a-f]{64}", "64 hexadecimal digits"),
             "virtual_applications": Flag(),
@@ -82,6 +83,7 @@ COMPONENT = Component(
     meanings={
         "flavour": "kernel module; `boot` installs both and loads one at boot, by the GPU",
         "gsp": "false: GSP firmware off (proprietary module only)",
+        "options": "options of the kernel module; those that an instance type needs come from `facts/driver_options.yml`",
         "source": (
             "`vendor`: NVIDIA's repository, the default; `distribution`: the system's own archive; "
             "`grid`: AWS's bucket with NVIDIA's GRID driver"

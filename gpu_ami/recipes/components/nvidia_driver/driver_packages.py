@@ -134,7 +134,27 @@ def driver_section(context: ResolveContext, versions: Assignment, sources: Sourc
     section = section_of(context, versions["nvidia_driver"], sources)
     if "gsp" in context.section("nvidia_driver"):
         section["gsp"] = context.section("nvidia_driver")["gsp"]
+    if options := _options(context, versions, sources):
+        section["options"] = options
     return section
+
+
+def _options(context: ResolveContext, versions: Assignment, sources: Sources) -> dict[str, str]:
+    """Options of the kernel module (NVreg_…): what the platforms need, and above it the recipe's."""
+    driver, options = versions["nvidia_driver"], dict[str, str]()
+    families = {row["family"] for row in context.instance_types.values()}
+    for row in context.facts.driver_options["rows"].values():
+        if (
+            families.intersection(row["families"])
+            and at_least(driver, row.get("from", "0"))
+            and not ("below" in row and at_least(driver, row["below"]))
+            and context.node_name in row.get("nodes", [context.node_name])
+            and context.node_name not in row.get("not_nodes", ())
+            and all(versions.get(name) for name in row.get("with", ()))
+        ):
+            options[row["option"]] = row["value"]
+            sources.add(f"driver option {row['option']}={row['value']}", row)
+    return options | context.section("nvidia_driver").get("options", {})
 
 
 def _vendor_section(context: ResolveContext, version: str, sources: Sources) -> NvidiaDriver:

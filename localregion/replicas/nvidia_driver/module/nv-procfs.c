@@ -24,8 +24,17 @@ static int nv_version_show(struct seq_file *out, void *unused)
 
 static int nv_params_show(struct seq_file *out, void *unused)
 {
+	seq_puts(out, "ResmanDebugLevel: 4294967295\nRmLogonRC: 1\n");
 	seq_puts(out, "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n");
 	seq_printf(out, "EnableGpuFirmware: %d\n", nv_gpu_firmware);
+	seq_printf(out, "ImexChannelCount: 2048\nCreateImexChannel0: %d\n", nv_create_imex_channel0);
+#ifdef NV_HAS_GRDMA_OVERRIDE
+	seq_printf(out, "GrdmaPciTopoCheckOverride: %d\n", nv_grdma_override);
+#endif
+#ifdef NV_HAS_COHERENT_MODE
+	seq_printf(out, "CoherentGPUMemoryMode: \"%s\"\n", nv_coherent_mode);
+#endif
+	seq_puts(out, "RegistryDwords: \"\"\nExcludedGpus: \"\"\n");
 	return 0;
 }
 

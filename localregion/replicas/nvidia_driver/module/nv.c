@@ -17,6 +17,16 @@
 /* The driver's own parameter and default (18: where the GPU supports it). */
 int nv_gpu_firmware = 18;
 module_param_named(NVreg_EnableGpuFirmware, nv_gpu_firmware, int, 0444);
+int nv_create_imex_channel0;
+module_param_named(NVreg_CreateImexChannel0, nv_create_imex_channel0, int, 0444);
+#ifdef NV_HAS_GRDMA_OVERRIDE
+int nv_grdma_override;
+module_param_named(NVreg_GrdmaPciTopoCheckOverride, nv_grdma_override, int, 0444);
+#endif
+#ifdef NV_HAS_COHERENT_MODE
+char *nv_coherent_mode = "";
+module_param_named(NVreg_CoherentGPUMemoryMode, nv_coherent_mode, charp, 0444);
+#endif
 
 static LIST_HEAD(nv_gpus);
 static DEFINE_MUTEX(nv_gpus_lock);

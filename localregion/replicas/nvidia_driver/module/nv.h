@@ -48,6 +48,9 @@ struct nv_gpu {
 
 /* nv.c */
 extern int nv_gpu_firmware; /* 0: the GPUs run without GSP firmware */
+extern int nv_create_imex_channel0; /* 1: the driver makes /dev/nvidia-caps-imex-channels/channel0 */
+extern int nv_grdma_override;       /* GB200 before R595: EFA may reach the memory of GPUs */
+extern char *nv_coherent_mode;      /* "driver": memory of the GPUs is not the kernel's (CDMM), from R580 on */
 struct class *nv_class_create(const char *name);
 
 /* nv-board.c */

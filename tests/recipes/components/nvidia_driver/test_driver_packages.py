@@ -87,3 +87,33 @@ def test_driver_of_the_distribution_is_pinned_in_every_package() -> None:
     assert repository["suite"] == "bookworm-security" and "packages" not in repository
     assert [(row["suite"], row["packages"]) for row in repository["further"]] == [("bookworm", ["nvidia-persistenced"])]
     assert "nvidia-persistenced of debian12's archive is 535.171.04, the driver 535.309.01" in notes
+
+
+@pytest.mark.parametrize(
+    ("node", "versions", "options"),
+    [
+        # NVIDIA's IMEX guide; NVIDIA/aicr's preflight of GB200 with EFA; EKS's own AMI (amazon-eks-ami, nvidia-kmod-load.sh).
+        (
+            "ec2", {"nvidia_driver": "580.178.04", "efa": "1.47.0"},
+            {"NVreg_GrdmaPciTopoCheckOverride": "1", "NVreg_CreateImexChannel0": "1"},
+        ),
+        ("ec2", {"nvidia_driver": "580.178.04"}, {"NVreg_CreateImexChannel0": "1"}),
+        ("ec2", {"nvidia_driver": "595.112.07", "efa": "1.47.0"}, {"NVreg_CreateImexChannel0": "1"}),
+        (
+            "eks", {"nvidia_driver": "580.178.04", "efa": "1.47.0"},
+            {"NVreg_CoherentGPUMemoryMode": "driver", "NVreg_GrdmaPciTopoCheckOverride": "1"},
+        ),
+        ("eks", {"nvidia_driver": "570.211.01"}, {}),
+    ],
+)  # fmt: skip
+def test_options_of_gb200(node: str, versions: dict[str, str], options: dict[str, str]) -> None:
+    recipe = "node_version: '1.35'\n" if node == "eks" else ""
+    found, _ = written(f"{recipe}architecture: arm64", types="p6e-gb200.36xlarge", node=node, **versions)
+    assert found["nvidia_driver"].get("options", {}) == options
+
+
+def test_options_of_the_recipe_are_above_those_of_the_facts() -> None:
+    recipe = "architecture: arm64\nnvidia_driver: {options: {NVreg_CreateImexChannel0: '0', NVreg_EnableStreamMemOPs: '1'}}"
+    found, _ = written(recipe, types="p6e-gb200.36xlarge", nvidia_driver="595.112.07")
+    assert found["nvidia_driver"]["options"] == {"NVreg_CreateImexChannel0": "0", "NVreg_EnableStreamMemOPs": "1"}
+    assert "options" not in written(types="g5.xlarge", nvidia_driver="580.178.04")[0]["nvidia_driver"]
