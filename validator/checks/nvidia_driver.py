@@ -200,7 +200,7 @@ def test_options_of_the_module_are_in_effect(host: Any, plan: PlanDocument, obse
 
 
 def loaded_options(text: str) -> dict[str, str]:
-    """Name (without NVreg_) → value in /proc/driver/nvidia/params: `EnableMSI: 1`, `CoherentGPUMemoryMode: "driver"`."""
+    """Name (without NVreg_) → value in /proc/driver/nvidia/params, whose texts are in quotes: `RmMsg: ""`."""
     rows = (line.partition(":") for line in text.splitlines() if ":" in line)
     return {name.strip(): value.strip().strip('"') for name, _, value in rows}
 

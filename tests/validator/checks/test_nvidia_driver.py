@@ -220,7 +220,8 @@ OPTIONS = {
         'CreateImexChannel0: 0\nGrdmaPciTopoCheckOverride: 1\nCoherentGPUMemoryMode: "driver"\nRegistryDwords: ""\n'
     ),
     "modprobe*": (
-        "blacklist nouveau\noptions nvidia NVreg_GrdmaPciTopoCheckOverride=1\noptions nvidia NVreg_DeviceFileMode=0666\n"
+        "blacklist nouveau\noptions nvidia NVreg_GrdmaPciTopoCheckOverride=1\n"
+        "options nvidia NVreg_DeviceFileMode=0666\n"
         "options nvidia_uvm uvm_disable_hmm=1\noptions nvidia NVreg_OfAnotherBranch=1\n"
     ),
 }

@@ -83,7 +83,7 @@ COMPONENT = Component(
     meanings={
         "flavour": "kernel module; `boot` installs both and loads one at boot, by the GPU",
         "gsp": "false: GSP firmware off (proprietary module only)",
-        "options": "options of the kernel module; those that an instance type needs come from `facts/driver_options.yml`",
+        "options": "options of the kernel module; what an instance type needs comes from `facts/driver_options.yml`",
         "source": (
             "`vendor`: NVIDIA's repository, the default; `distribution`: the system's own archive; "
             "`grid`: AWS's bucket with NVIDIA's GRID driver"

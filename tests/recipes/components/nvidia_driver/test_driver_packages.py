@@ -92,7 +92,7 @@ def test_driver_of_the_distribution_is_pinned_in_every_package() -> None:
 @pytest.mark.parametrize(
     ("node", "versions", "options"),
     [
-        # NVIDIA's IMEX guide; NVIDIA/aicr's preflight of GB200 with EFA; EKS's own AMI (amazon-eks-ami, nvidia-kmod-load.sh).
+        # NVIDIA's IMEX guide; NVIDIA/aicr's preflight of GB200 with EFA; amazon-eks-ami, nvidia-kmod-load.sh.
         (
             "ec2", {"nvidia_driver": "580.178.04", "efa": "1.47.0"},
             {"NVreg_GrdmaPciTopoCheckOverride": "1", "NVreg_CreateImexChannel0": "1"},
@@ -113,7 +113,8 @@ def test_options_of_gb200(node: str, versions: dict[str, str], options: dict[str
 
 
 def test_options_of_the_recipe_are_above_those_of_the_facts() -> None:
-    recipe = "architecture: arm64\nnvidia_driver: {options: {NVreg_CreateImexChannel0: '0', NVreg_EnableStreamMemOPs: '1'}}"
+    options = "{NVreg_CreateImexChannel0: '0', NVreg_EnableStreamMemOPs: '1'}"
+    recipe = f"architecture: arm64\nnvidia_driver: {{options: {options}}}"
     found, _ = written(recipe, types="p6e-gb200.36xlarge", nvidia_driver="595.112.07")
     assert found["nvidia_driver"]["options"] == {"NVreg_CreateImexChannel0": "0", "NVreg_EnableStreamMemOPs": "1"}
     assert "options" not in written(types="g5.xlarge", nvidia_driver="580.178.04")[0]["nvidia_driver"]
