@@ -129,9 +129,7 @@ def transport_defects(output: Output, *, gpu_direct: bool) -> list[str]:
 
 def without_gpu_direct(output: Output) -> list[str]:
     """The channels over EFA of which NCCL does not say that they are GPUDirect RDMA."""
-    without = {
-        name: count for name, count in output.channels.items() if "Libfabric" in name and "GDRDMA" not in name
-    }
+    without = {name: count for name, count in output.channels.items() if "Libfabric" in name and "GDRDMA" not in name}
     return [f"{count} channels via {name} without GDRDMA" for name, count in without.items()]
 
 
