@@ -62,6 +62,11 @@ _DO = {
     "check_link": "Stop all GPU jobs and reboot the instance; stop and start it if the counter rises again",
     "repair_service": "Read `journalctl -u UNIT` and start the unit; until then its events or metrics are not seen",
     "monitor": "Nothing now; compare with a later diagnosis",
+    "disk": "Find what fills it (`du -xh --max-depth=2 PLACE | sort -h | tail`; `lsof +L1` for deleted files) and "
+    "remove it, or grow the volume; until then jobs, logs and events are lost",
+    "network": "Look at `ip route`, `resolvectl status` and /etc/resolv.conf; in the VPC at DHCP options, DNS support, "
+    "routes or endpoints, and the security group's outbound rules. Until then metrics, logs and events do not leave "
+    "the machine",
     "unknown": "Its state is unknown, not healthy: run gpu-ami-diagnose again as root, and reboot if it stays so",
     "fabric": "Read `journalctl -u nvidia-fabricmanager` and /var/log/fabricmanager.log: CUDA fails with error 802 "
     "until the fabric is complete. Reboot the instance; stop and start it if this comes back",
@@ -707,6 +712,115 @@ def _text_or_none(machine: Machine, path: str) -> Optional[str]:
         return None
 
 
+# Where jobs and services write.
+_WRITTEN = ("/tmp", "/var/tmp", "/var/log", "/var/lib", "/home", "/run", "/dev/shm")
+_GIB = 1 << 20  # in KiB, the unit of df -k
+
+
+def disk(machine: Machine) -> Tuple[Any, List[Finding]]:
+    """Space, inodes and read-only state of the file systems in which jobs and services write."""
+    places = [machine.root + place for place in _WRITTEN if os.path.isdir(machine.root + place)]
+    printed = machine.run("df", "-k", "--output=target,size,avail,itotal,iavail", *places)
+    mounts = _text_or_none(machine, "/proc/mounts") or ""
+    read_only = {row[1] for row in map(str.split, mounts.splitlines()) if len(row) > 3 and "ro" in row[3].split(",")}
+    rows, findings = {}, []  # type: Dict[str, Record], List[Finding]
+    for line in printed.splitlines()[1:]:
+        target, *numbers = line.rsplit(None, 4)
+        if len(numbers) < 4 or target.strip() in rows:
+            continue
+        size, free, inodes, free_inodes = (int(number) if number.isdigit() else 0 for number in numbers)
+        rows[target.strip()] = row = {
+            "kib": size, "free_kib": free, "inodes": inodes, "free_inodes": free_inodes,
+            "read_only": target.strip() in read_only,
+        }  # type: Record  # fmt: skip
+        findings += _disk_findings(target.strip(), row)
+    if not rows:
+        raise Unanswered("failed", "df names no file system")
+    return rows, findings
+
+
+def _disk_findings(target: str, row: Record) -> Iterator[Finding]:
+    if row["read_only"]:
+        do = "Read `dmesg | grep -iE 'remount|I/O error|EXT4-fs|XFS'`: the kernel stops writing after errors of the "
+        do += "volume. Check the EBS volume's status, and stop and start the instance"
+        yield Finding("action", target, "the file system is mounted read-only", "disk", do)
+    do = _DO["disk"].replace("PLACE", target)
+    for free, size, least, what in (
+        (row["free_kib"], row["kib"], _GIB, "free space: %s of %s MiB"),
+        (row["free_inodes"], row["inodes"], 1 << 20, "free inodes: %s of %s"),
+    ):
+        unit = 1024 if "MiB" in what else 1
+        text = what % ("{:,}".format(free // unit), "{:,}".format(size // unit))
+        if size and free < min(size // 100, least):
+            yield Finding("action", target, "the file system is full; " + text, "disk", do)
+        elif size and free < min(size // 20, 10 * least):
+            yield Finding("watch", target, "the file system is nearly full; " + text, "disk", do)
+
+
+# Opens a connection and closes it, after a mark that it began: a process of its own, because a name server that does
+# not answer blocks for minutes.
+_CONNECT = (
+    "import os, socket, sys; os.write(1, b'.'); "
+    "socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3])).close()"
+)
+
+
+def network(machine: Machine) -> Tuple[Any, List[Finding]]:
+    """Whether the CloudWatch agent's endpoint has an address and takes a connection, and what is missing if not."""
+    host, port = _endpoint(machine)
+    servers = re.findall(r"(?m)^\s*nameserver\s+(\S+)", _text_or_none(machine, "/etc/resolv.conf") or "")
+    has_route = _has_default_route(machine)
+    state = {"endpoint": "%s:%d" % (host, port), "name_servers": servers, "default_route": has_route}  # type: Record
+    words = [sys.executable, "-IS", "-c", _CONNECT, host, str(port), "5"]
+    status, out, err = execute(words, machine.seconds)
+    if status == TIMED_OUT and not out:
+        raise Unanswered("timeout", "connecting did not begin within %g s: the machine is busy" % machine.seconds)
+    if status:
+        lines = err.decode("utf-8", "replace").strip().splitlines()
+        why = (
+            "no answer" if status == TIMED_OUT or not lines else re.sub(r"^[\w.]+: (\[Errno -?\d+\] )?", "", lines[-1])
+        )
+        is_address = ":" in host or host.replace(".", "").isdigit()
+        missing = [] if servers or is_address else ["no name server in /etc/resolv.conf"]
+        missing += [] if has_route else ["no default route"]
+        text = "; ".join(["%s cannot be reached: %s" % (state["endpoint"], why)] + missing)
+        return state, [_finding("action", "network", text, "network")]
+    return state, []
+
+
+def _endpoint(machine: Machine) -> Tuple[str, int]:
+    """Host and port to which the CloudWatch agent sends: of its proxy or endpoint_override, else CloudWatch's."""
+    if not os.path.isdir(machine.root + AGENT):
+        raise Unanswered("absent", "the CloudWatch agent is not installed: nothing is sent")
+    common = _text_or_none(machine, AGENT + "/etc/common-config.toml") or ""
+    folder, parts = AGENT + "/etc/amazon-cloudwatch-agent.d", []  # type: str, List[Record]
+    for name in sorted(os.listdir(machine.root + folder)) if os.path.isdir(machine.root + folder) else []:
+        parts.append(_document(_text_or_none(machine, "%s/%s" % (folder, name)) or ""))
+    places = [part.get(section) for section in ("metrics", "logs") for part in parts]
+    urls = re.findall(r"(?m)^\s*https_proxy\s*=\s*[\"'](.+?)[\"']", common)
+    urls += [str(place.get("endpoint_override") or "") for place in places if isinstance(place, dict)]
+    for url in urls:
+        match = re.match(
+            r"(https?)://(?:[^/@]*@)?(\[[^]]+\]|[^/:]+)(?::(\d+))?", url if "://" in url else "https://" + url
+        )
+        if url and match:
+            return match.group(2).strip("[]"), int(match.group(3) or (443 if match.group(1) == "https" else 80))
+    found = _document(_text_or_none(machine, "/run/cloud-init/instance-data.json") or "").get("v1") or {}
+    if not found.get("region"):
+        raise Unanswered("absent", "the region is unknown: /run/cloud-init/instance-data.json")
+    domain = "amazonaws.com.cn" if str(found["region"]).startswith("cn-") else "amazonaws.com"
+    return "monitoring.%s.%s" % (found["region"], domain), 443
+
+
+def _has_default_route(machine: Machine) -> bool:
+    """Of IPv4 or IPv6."""
+    of4 = (row.split() for row in (_text_or_none(machine, "/proc/net/route") or "").splitlines()[1:])
+    of6 = (row.split() for row in (_text_or_none(machine, "/proc/net/ipv6_route") or "").splitlines())
+    return any(len(row) > 7 and row[1] == row[7] == "00000000" for row in of4) or any(
+        len(row) > 9 and row[0] == "0" * 32 and row[1] == "00" and row[9] != "lo" for row in of6
+    )
+
+
 def compute(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Computes on every GPU; its program lies beside this one."""
     program = os.path.join(os.path.dirname(os.path.realpath(globals().get("__file__", ""))), "compute_probe.py")
@@ -753,8 +867,7 @@ def _cuda_error(subject: str, error: Record) -> Finding:
 
 PROBES = {
     "driver": driver, "units": units, "gpus": gpus, "remapped_rows": remapped_rows, "nvlink": nvlink,
-    "events": events, "parser": parser, "agent": agent,
-    "efa": efa,
+    "events": events, "parser": parser, "agent": agent, "efa": efa, "disk": disk, "network": network,
 }  # type: Dict[str, Probe]  # fmt: skip
 
 
@@ -813,12 +926,12 @@ def identity(machine: Machine) -> Dict[str, str]:
     return found
 
 
-# Probes of --health: what says whether jobs can run. The event parser and the CloudWatch agent do not.
-HEALTH_PROBES = ("driver", "units", "gpus", "remapped_rows", "nvlink", "efa", "events")
+# Probes of --health: what says whether jobs can run. The event parser, the CloudWatch agent and its way out do not.
+HEALTH_PROBES = ("driver", "units", "gpus", "remapped_rows", "nvlink", "efa", "events", "disk")
 # Kinds of findings with which a machine takes no new job. schedule_reboot waits for the end of its jobs anyway.
 DRAINS = (
     "reboot", "stop_start", "isolate", "drain", "fabric", "driver", "check_link", "check_cooling", "schedule_reboot",
-    "update_driver", "repair_service",
+    "update_driver", "repair_service", "disk",
 )  # fmt: skip
 HEALTHY, DRAIN, UNKNOWN = 0, 1, 3
 
@@ -886,6 +999,10 @@ def _summary(name: str, data: Any) -> str:
         return "%(count)d of this boot, %(earlier)d of earlier boots (%(source)s)" % data
     if name == "compute":
         return "computed on " + _counted(data[1:], "GPU")
+    if name == "disk":
+        return _counted(data, "file system")
+    if name == "network":
+        return "%(endpoint)s, default route: %(default_route)s" % data
     if name in ("parser", "agent"):
         return "%s (%s), %s restarts" % (data.get("ActiveState"), data.get("SubState"), data.get("NRestarts"))
     return _counted(data, "device")

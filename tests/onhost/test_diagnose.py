@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,16 @@ HEALTHY = {
 SERVICE = "LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\nMainPID=5\nNRestarts=0\n"
 
 
+# df -k --output=target,size,avail,itotal,iavail of a Debian 12 machine with a volume of 40 GiB.
+DF = """Mounted on 1K-blocks    Avail   Inodes    IFree
+/           {:>10} {:>8} {:>8} {:>8}
+/            40955460 38489712 2621440 2591842
+/run           200884   200412  251104   250677
+/dev/shm      1004412  1004412  251103   251102
+"""
+HEALTHY_DISK = (40955460, 38489712, 2621440, 2591842)
+
+
 class Bench:
     """A folder with a machine's files and tools of its own, and the diagnosis of it."""
 
@@ -69,6 +80,7 @@ class Bench:
         monkeypatch.setenv("PATH", f"{self.tools}:/usr/bin:/bin")
         self.file("/proc/sys/kernel/random/boot_id", BOOT + "\n")
         self.tool("systemctl", f"printf '{SERVICE}'")
+        self.prints("df", DF.format(*HEALTHY_DISK))
 
     def file(self, path: str, text: str) -> None:
         target = self.root / path.lstrip("/")
@@ -208,7 +220,7 @@ def test_advice_is_that_of_the_parser(bench: Bench) -> None:
         bench.prints("nvidia-smi", xml({"recovery": action}))
         assert [row[3] for row in of(bench.diagnose(), "gpus")] == [advice(recovery_action=action)], action
     kinds = {row.ec2 for row in parser_module("catalogue").Catalogue(policy_path=None).actions.values()}
-    assert program._DO.keys() - {"repair_service", "unknown", "fabric", "driver"} <= kinds
+    assert program._DO.keys() - {"repair_service", "unknown", "fabric", "driver", "disk", "network"} <= kinds
 
 
 def links(gpu: str) -> str:
@@ -411,14 +423,16 @@ def test_a_tool_that_hangs_ends_nothing(bench: Bench) -> None:
 
 def test_missing_tools_are_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(bench.tools))
-    (bench.tools / "systemctl").unlink()
+    for name in ("systemctl", "df"):
+        (bench.tools / name).unlink()
     document = bench.diagnose()
     assert {name: answer["why"] for name, answer in document["probes"].items()} == {
         "driver": "the machine has no NVIDIA GPU", "units": "systemctl is not installed",
         "gpus": "nvidia-smi is not installed", "remapped_rows": "nvidia-smi is not installed",
         "nvlink": "nvidia-smi is not installed", "events": "the event parser is not installed: no events to read",
         "parser": "systemctl is not installed", "agent": "systemctl is not installed",
-        "efa": "the instance has no EFA device, or its driver is not loaded",
+        "efa": "the instance has no EFA device, or its driver is not loaded", "disk": "df is not installed",
+        "network": "the CloudWatch agent is not installed: nothing is sent",
     }  # fmt: skip
     assert document["probes"]["efa"]["status"] == "absent" and document["exit_code"] == 3
 
@@ -432,7 +446,7 @@ def test_nothing_to_do_is_exit_0(bench: Bench) -> None:
     bench.beats()
     document = bench.diagnose()
     assert (document["exit_code"], document["findings"]) == (0, []), document
-    assert [answer.get("why") for answer in document["probes"].values() if answer["status"] == "read"] == [None] * 6
+    assert [answer.get("why") for answer in document["probes"].values() if answer["status"] == "read"] == [None] * 7
     shown = dict(line.split(maxsplit=1) for line in program.as_text(document).partition("Probes:\n")[2].splitlines())
     assert shown["gpus"] == "read     1 GPU, driver 580.95.05"
     assert shown["remapped_rows"] == shown["nvlink"] == "read     1 GPU"
@@ -762,3 +776,94 @@ def test_promised_numbers_are_those_of_the_facts() -> None:
         if gpu.get("vendor", "nvidia") == "nvidia" and gpu["count"] >= 1
     }
     assert expected == program._PROMISED
+
+
+@pytest.mark.parametrize(
+    ("numbers", "mounts", "expected"),
+    [
+        (HEALTHY_DISK, "/dev/vda1 / ext4 rw,relatime,errors=remount-ro 0 0\n", []),
+        (
+            (40955460, 0, 2621440, 2591842), "",
+            [("action", "/", "the file system is full; free space: 0 of 39,995 MiB")],
+        ),
+        (
+            (2 << 30, 3 << 20, 0, 0), "",
+            [("watch", "/", "the file system is nearly full; free space: 3,072 of 2,097,152 MiB")],
+        ),
+        ((2 << 30, 30 << 20, 0, 0), "", []),  # 1.5 % of 2 TiB are 30 GiB
+        (
+            (40955460, 38489712, 2621440, 12), "",
+            [("action", "/", "the file system is full; free inodes: 12 of 2,621,440")],
+        ),
+        (HEALTHY_DISK, "/dev/vda1 / ext4 ro,relatime 0 0\n", [("action", "/", "the file system is mounted read-only")]),
+        (("-", "-", "-", "-"), "", []),
+    ],
+)  # fmt: skip
+def test_disk_without_room_is_a_finding(bench: Bench, numbers: Any, mounts: str, expected: list[Any]) -> None:
+    board(bench)
+    bench.file("/tmp/x", "")
+    bench.file("/proc/mounts", mounts)
+    bench.prints("df", DF.format(*numbers))
+    document = bench.diagnose()
+    found = [one for one in document["findings"] if one["probe"] == "disk"]
+    assert [(one["level"], one["subject"], one["text"]) for one in found] == expected
+    assert all("`du -xh" in one["do"] or "volume" in one["do"] for one in found)
+    code, _ = program.health(program.diagnose(program.Machine(str(bench.root), 10), names=program.HEALTH_PROBES))
+    assert code == (program.DRAIN if any(level == "action" for level, _, _ in expected) else program.HEALTHY)
+
+
+AGENT_D = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
+ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+ens5\t00000000\t01001FAC\t0003\t0\t0\t512\t00000000\t0\t0\t0
+"""
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("url", "resolv", "routes", "expected"),
+    [
+        ("http://127.0.0.1:{port}", "nameserver 169.254.169.253\n", ROUTES, ""),
+        ("http://127.0.0.1:{port}", "", "", ""),  # an address needs neither
+        (
+            "http://127.0.0.1:1", "nameserver 169.254.169.253\n", ROUTES,
+            "127.0.0.1:1 cannot be reached: Connection refused",
+        ),
+        (
+            "https://logs.invalid", "# removed\n", "",
+            "logs.invalid:443 cannot be reached: {resolution}; no name server in /etc/resolv.conf; no default route",
+        ),
+    ],
+)  # fmt: skip
+def test_network_of_the_agent(bench: Bench, listener: int, url: str, resolv: str, routes: str, expected: str) -> None:
+    board(bench)
+    bench.file(f"{AGENT_D}/file_base.json", json.dumps({"logs": {"endpoint_override": url.format(port=listener)}}))
+    bench.file("/etc/resolv.conf", resolv)
+    bench.file("/proc/net/route", routes)
+    document = bench.diagnose()
+    [text, *more] = [text for _, _, text, _ in of(document, "network")] or [""]
+    for reason in ("Temporary failure in name resolution", "Name or service not known"):
+        text = text.replace(reason, "{resolution}")
+    assert (text, more) == (expected, []) and document["probes"]["network"]["status"] == "read"
+    assert document["exit_code"] == (1 if expected else 0)
+
+
+def test_busy_machine_has_no_broken_network(bench: Bench) -> None:
+    bench.file(f"{AGENT_D}/file_base.json", json.dumps({"logs": {"endpoint_override": "http://127.0.0.1:1"}}))
+    with pytest.raises(program.Unanswered, match="the machine is busy") as error:
+        program.network(program.Machine(str(bench.root), 0.001))
+    assert error.value.status == "timeout"
+
+
+def test_endpoint_of_the_agent_is_the_proxy_s_or_the_region_s(bench: Bench) -> None:
+    asked = program.Machine(str(bench.root), 10)
+    bench.file("/run/cloud-init/instance-data.json", json.dumps({"v1": {"region": "cn-north-1"}}))
+    bench.file(f"{AGENT_D}/file_base.json", "{}")
+    assert program._endpoint(asked) == ("monitoring.cn-north-1.amazonaws.com.cn", 443)
+    common = '[proxy]\n#    http_proxy = "http://a:1"\n   https_proxy = "http://user:word@proxy.example:3128"\n'
+    bench.file("/opt/aws/amazon-cloudwatch-agent/etc/common-config.toml", common)
+    assert program._endpoint(asked) == ("proxy.example", 3128)

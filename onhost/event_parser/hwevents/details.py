@@ -21,16 +21,18 @@ _RECOVERY = re.compile(
     r" to 0x(?P<new>[0-9a-fA-F]{1,8})(?: \((?P<new_label>[^)]*)|(?![0-9a-fA-F]))"  # a line may be cut in the label
 )
 _CONTAINMENT = re.compile(
-    r"(?P<how>Contained|Uncontained): (?P<unit>[^(]{1,60}?) ?\([^)]*\)\..*?RST: (?P<reset>Yes|No), D-RST: (?P<deferred>Yes|No)"
+    r"(?P<how>Contained|Uncontained): (?P<unit>[^(.]{1,60}?) ?(?:\([^)]*\))?\..*?RST: (?P<reset>Yes|No), D-RST: (?P<deferred>Yes|No)"
 )
 _MMU = re.compile(
     r"Ch(?:annel)? (?:ID )?(?P<channel>[0-9a-fA-Fx]+)(?:, intr (?P<intr>[0-9a-fA-F]+))?\. MMU Fault: ENGINE (?P<engine>.+?)"
     r" faulted @ 0x(?P<hi>[0-9a-fA-F]+)_(?P<lo>[0-9a-fA-F]+)\. Fault is of type (?P<type>\w+) (?P<access>ACCESS_TYPE_\w+)"
 )
 _ROW = re.compile(r"(?:Row Remapper: New row|Row Remapper Error:|DRAM Retirement)")
-_NVLINK = re.compile(r"NVLink: (?:fatal error detected|Link training failed) (?:on|for) link (?P<link>\d+)\s?\((?P<words>[^)]*)\)")
+_NVLINK = re.compile(
+    r"NVLink: (?:fatal error detected|Link training failed) (?:on|for) links? (?P<link>\d{1,3})\b(?:[\d ]{0,80}\((?P<words>[^)]*)\))?"
+)
 _GSP = re.compile(r"Expected function (?P<function>\d+) \((?P<name>[A-Z0-9_]+)\)")
-_SM = re.compile(r"\(GPC (?P<gpc>\d+), TPC (?P<tpc>\d+), SM (?P<sm>\d+)\)")
+_SM = re.compile(r"\(GPC (?P<gpc>\d+), TPC (?P<tpc>\d+)(?:, SM (?P<sm>\d+))?\)")
 _SXID_LINK = re.compile(r"\bLink (?P<link>\d+)\b")
 _SXID_SEVERITY = re.compile(r"Severity (?P<severity>\d+) Engine instance (?P<engine>\d+) Sub-engine instance (?P<sub_engine>\d+)")
 # What `nvidia-smi -q -x` prints as gpu_recovery_action, from R570.
@@ -81,12 +83,15 @@ def _mmu(message: str) -> Optional[Dict[str, Any]]:
 
 def _graphics(message: str) -> Optional[Dict[str, Any]]:
     match = _SM.search(message)
-    return {key: int(value) for key, value in match.groupdict().items()} if match else None
+    return {key: int(value) for key, value in match.groupdict().items() if value} if match else None
 
 
 def _nvlink(message: str) -> Optional[Dict[str, Any]]:
     match = _NVLINK.search(message)
-    return {"link": int(match.group("link")), "words": match.group("words").replace(" ", "").split(",")} if match else None
+    if match is None:
+        return None
+    words = match.group("words")
+    return {"link": int(match.group("link")), **({"words": words.replace(" ", "").split(",")} if words else {})}
 
 
 def _gsp(message: str) -> Optional[Dict[str, Any]]:

@@ -27,6 +27,12 @@ _XID = re.compile(
     r"(?:\s+GPU-I:\s*(?P<gi>\d{1,4}))?(?:\s+GPU-CI:\s*(?P<ci>\d{1,4}))?\s*\)\s*:\s*" + _CODE,
     re.DOTALL | re.ASCII,
 )
+# An address that whoever pasted the line took out: `PCI:...`, `PCI:xxxx:xx:xx`, `<bdf>`.
+_XID_HIDDEN = re.compile(
+    r"(?:NVRM:\s*)+Xid\s*\(\s*(?P<raw>(?:PCI:)?(?:\.{2,4}|\u2026|[Xx?*]{1,8}(?::[Xx?*]{1,4}){0,2}(?:\.[0-7Xx?*])?|<[\w :.-]{1,30}>|"
+    r"\[[\w :.-]{1,30}\]|[A-Z_]{3,20}))\s*\)\s*:\s*" + _CODE,
+    re.DOTALL | re.ASCII,
+)
 _XID_WITHOUT_DEVICE = re.compile(r"(?:NVRM:\s*)+Xid:\s+(?P<code>\d{1,10}),\s*(?P<rest>\S.*)", re.DOTALL | re.ASCII)
 _SXID = re.compile(
     r"(?:nvidia-)?(?P<switch>nvswitch\d{1,4}):\s*SXid\s*\(\s*(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))\s*\)\s*:\s*" + _CODE,
@@ -241,6 +247,13 @@ def _parse_nvrm(text: str) -> Optional[Fact]:
     if re.match(r"(?:NVRM:\s*)+Xid\b", whole):
         return Broken(text[:200], cuts.place(whole))
     return _parse_loss(text) or parse_initialisation(text) or parse_installation(text) or _parse_banner(text)
+
+
+def parse_hidden(text: str) -> Optional[Xid]:
+    """An Xid whose address was taken out, in a line that somebody pasted; never one of the kernel."""
+    match = _XID_HIDDEN.match(text)
+    fact = _xid(match, False) if match else None
+    return fact._replace(cut=fact.cut or "the address") if isinstance(fact, Xid) else None
 
 
 def _parse_loss(text: str) -> Optional[Fact]:

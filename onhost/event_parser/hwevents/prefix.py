@@ -40,7 +40,7 @@ _TOKEN = re.compile(
     r"|\[(?P<number>\d{1,12})\]"
     r"|\[(?:\.\.\.|\u2026|" + _MONTH + r"\s?[ \d]\d \d\d:\d\d|\s*\+\s*[\d.]+|<\s*[\d.]+[ *]?>)\](?P<bracket>)"
     r"|\[?(?:(?P<ctime>" + _CTIME + r")|(?:" + _WORD + r" )?(?P<iso>" + _ISO + r")|(?P<bsd>" + _BSD + r")"
-    r"|(?P<unix>\d{9,11}\.\d{1,9}|\d{13}|\d{16}|\d{19})|(?P<stamp>" + "|".join(_OTHER_STAMPS) + r"))(?:\]:?|(?=[\s,;|:])|$):?"
+    r"|(?P<unix>\d{9,11}\.\d{1,9}|\d{13}|\d{16}|\d{19})|(?P<stamp>" + "|".join(_OTHER_STAMPS) + r")|(?P<clock>" + _CLOCK + r"))(?:\]:?|(?=[\s,;|:])|$):?"
     r"|(?P<facility>" + _FACILITIES + r")(?:\." + _LEVELS + r":?|\s*:\s*" + _LEVELS + r"\s*:)(?=\s)"
     r"|(?P<tag>(?:vm)?kernel(?:\[\d+\])?(?::|(?: (?:-|\d+)){1,3}(?: ?\[[A-Za-z](?:[^\]\\]|\\.)*\])*)(?=[\s\[<]|NVRM|$)|kernel(?= +(?:NVRM:|\[|nv)))"
     r"|cpu\d+:\d+(?: opID=\w+)?\)(?P<cpu>)"
@@ -150,7 +150,11 @@ class _Words:
         if self.has_level and "tag" not in self.values:
             return False
         if self.last in ("mono", "mono2"):
-            return len(prose) <= (1 if self.stamped or "tag" in self.values else 0)
+            # stern: the pod and the container, then dmesg's line
+            is_container = len(self.names) == 2 and prose == self.names[1:]
+            return len(prose) <= (1 if self.stamped or "tag" in self.values or is_container else 0)
+        if self.has("clock") and self.names:
+            return False  # a chat
         if self.last == "word":  # so journalctl prints a line that a process wrote to /dev/kmsg
             return len(self.names) == 1 and "facility" not in self.values and (self.stamped or "mono" in self.values)
         if self.last == "separator":  # docker compose
@@ -266,7 +270,7 @@ def _line(words: _Words, text: str) -> Line:
     mono_us = _decimal_us(mono) if mono else None
     wall_us, naive_us = _wall(group("iso"), group("ctime"), group("bsd"), group("unix"))
     clock = "monotonic" if mono_us is not None else "wall"
-    stamp = group("iso") or group("ctime") or group("bsd") or group("unix") or group("stamp")
+    stamp = group("iso") or group("ctime") or group("bsd") or group("unix") or group("stamp") or group("clock")
     clock_us = mono_us if mono_us is not None else naive_us
     host = words.names[-1] if words.names and words.has("tag", "facility") else ""
     return Line(text, words.origin(), mono_us, wall_us, clock_us, clock, None, stamp, naive_us=naive_us, host=host)

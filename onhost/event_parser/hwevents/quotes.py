@@ -23,6 +23,8 @@ _PRINTED_ANSI = re.compile(
     r"(?:\\(?:e|x1[bB]|033|u001[bB])|\x1b|\bESC|\u241b)(?:\[[0-9;]*[A-Za-z]|\][^\x07\\]*(?:\x07|\\+))|\[(?:\d{1,3}(?:;\d{1,3})*)?m"
 )
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u200e\u200f"), "")
+# Punctuation that input methods and word processors put in place of the driver's.
+_PLAIN = dict(zip(map(ord, "\uff08\uff09\uff1a\uff0c\uff1d\uff1c\uff1e\uff3b\uff3d\u2018\u2019\u201a\u00b4\u3000"), "():,=<>[]" + "'" * 4 + " "))
 _ESCAPED = re.compile(r"\\([\[\]()_*<>#.`~|{}-])")
 _QUOTED_PRINTABLE = re.compile(r"=([0-9A-F]{2})")
 _FIRST = re.compile(
@@ -50,6 +52,13 @@ _BARE = re.compile(r"(?:NVRM:|(?:nvidia-)?nvswitch\d|nvidia:)")
 _OUTPUT_KEYS = ("stdout", "stdout_lines", "StandardOutputContent", "StandardOutput", "Output", "ConsoleOutput", "dmesg", "kernel_log")
 
 
+def was_changed(text: str) -> bool:
+    """Whether a line has what neither the kernel nor a log shipper writes: entities, tags, punctuation of other keyboards."""
+    if text.isascii():
+        return ("&" in text and _ENTITY.search(text) is not None) or ("<" in text and _HTML.search(text) is not None)
+    return text != text.translate(_PLAIN) or _ENTITY.search(text) is not None or _HTML.search(text) is not None
+
+
 def read_quoted(text: str) -> List[Line]:
     """The kernel lines in a line that is none as it stands; often empty."""
     if not has_driver_text(text) and "NVRM" not in text and "SXid" not in text:
@@ -59,6 +68,9 @@ def read_quoted(text: str) -> List[Line]:
         return found
     cells = _cells(text)
     for candidate in [cells] if cells else _unwrapped(text):
+        found = list(_documents(candidate))
+        if found:
+            return found
         lines = [item for item in parse_text(candidate) if isinstance(item, Line)]
         if lines:
             return [line._replace(origin="unknown", quoted=True) for line in lines]
@@ -70,7 +82,7 @@ def _unwrapped(text: str) -> Iterator[str]:
     for _ in range(3):  # "&amp;gt;"
         if _ENTITY.search(text):
             text = html.unescape(text)
-    text = text.translate(_INVISIBLE).replace("\xa0", " ")
+    text = text.translate(_INVISIBLE).translate(_PLAIN).replace("\xa0", " ")
     text = _PRINTED_ANSI.sub("", _HTML.sub(" ", text))
     if "=3D" in text:
         text = _QUOTED_PRINTABLE.sub(lambda match: chr(int(match.group(1), 16)), text.rstrip("="))

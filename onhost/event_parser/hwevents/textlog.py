@@ -12,10 +12,10 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tupl
 from . import emf, kmsg, leftout, programs
 from .catalogue import POLICY_PATH, Catalogue
 from .event import Builder, Moment
-from .grammar import Broken, Fact, parse
+from .grammar import Broken, Fact, parse, parse_hidden
 from .pcie import PcieError, may_hold_bridge
 from .prefix import Line, parse_stamp
-from .quotes import read_quoted
+from .quotes import read_quoted, was_changed
 from .tracker import Tracker
 from .wrappers import Item, parse_document, parse_journal, parse_text
 
@@ -184,7 +184,8 @@ class TextParser:
 
     def _read(self, text: str) -> List[Item]:
         self._is_indented = text[:1] in (" ", "\t")
-        items = parse_text(text) or self._read_program(text)
+        items = list(read_quoted(text)) if self._quoted and was_changed(text) else []  # type: List[Item]
+        items = items or parse_text(text) or self._read_program(text)
         if not items and self._quoted:
             items = list(read_quoted(text))
         if not items:
@@ -227,6 +228,10 @@ class TextParser:
         if self._is_another_boot(line):
             yield from self._forget()
         fact = self._parse(line.text)
+        if self._quoted and isinstance(fact, Broken):
+            hidden = parse_hidden(line.text)
+            if hidden is not None:
+                fact, line = hidden, line._replace(origin="unknown", quoted=True)
         self._note(line, fact, number)
         if self._is_repeat is not None and self._is_repeat(line, fact, number):
             self.left_out.add(leftout.REPEATED, number)

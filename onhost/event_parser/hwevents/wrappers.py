@@ -24,7 +24,10 @@ _ITEMS = 1000000
 # Colours as terminals, rsyslog (#033) and `script` or `less` (^[) write them; and the ends of lines.
 _ANSI = re.compile(r"(?:\x1b|#033|\^\[)(?:\[[0-9;:?]*[ -/]*[@-~]|\([0-9A-B])|\ufeff")
 _CRI = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] (?P<rest>.*)", re.DOTALL)
-_KMSG = re.compile(r"\d{1,4},\d{1,20},\d{1,20},[^;\s]{0,120};")
+# netconsole puts the kernel's release before the record.
+_KMSG = re.compile(r"(?:\d{1,2}\.\d{1,3}\.\d{1,4}[\w.+~-]{0,64},)?(?P<record>\d{1,4},\d{1,20},\d{1,20},[^;\s]{0,120};)")
+# A record of logfmt: promtail, Vector, loggers of Go.
+_LOGFMT = re.compile(r"(?P<key>[A-Za-z_@][\w.@-]{0,63})=(?P<value>\"(?:[^\"\\]|\\.)*\"|[^\s\"]*)(?:\s+|$)", re.DOTALL)
 _FLUENT_BIT = re.compile(r"\[\d+\] [\w.-]+: \[{1,2}\d+(?:\.\d+)?, (?:\{\}\], ?)?(?P<rest>\{.*\})\]\s*$", re.DOTALL)
 _MEMBER = re.compile(r"\s*\"(?P<key>[@\w.]+)\"\s*:\s*(?P<text>\"(?:[^\"\\]|\\.)*\")\s*,?\s*$", re.DOTALL)
 # Later lines of a record of the driver (nv.c): part of what stands before them, not lines of their own.
@@ -38,7 +41,7 @@ _TEXT_KEYS = ("log", "message", "msg", "@message", "_raw", "line", "event", "tex
 _PROGRAM_KEYS = {"caller", "logger", "logger_name", "loggerName", "funcName", "levelname", "lineno", "pathname", "stacktrace",
                  "traceback", "exception", "target", "involvedObject", "reportingComponent"}  # fmt: skip
 _IDENTIFIER_KEYS = ("SYSLOG_IDENTIFIER", "syslog_identifier", "identifier", "appname", "app_name", "ident", "program",
-                    "programname", "ProcessName", "PROGRAM")  # fmt: skip
+                    "programname", "syslogtag", "ProcessName", "PROGRAM")  # fmt: skip
 _FACILITY_KEYS = ("SYSLOG_FACILITY", "syslog_facility", "facility", "fac", "Facility", "FACILITY")
 _TRANSPORT_KEYS = ("_TRANSPORT", "TRANSPORT", "transport")
 # Messages of people, and requests: their text quotes.
@@ -111,8 +114,9 @@ def _unwrap(text: str, depth: int) -> Iterator[Item]:
         yield from _unwrap(cri.group("rest"), depth + 1)
         return
     text = text[:_TEXT_LIMIT]
-    if _KMSG.match(text):
-        yield from _kmsg(text)
+    record = _KMSG.match(text)
+    if record:
+        yield from _kmsg(text[record.start("record") :])
         return
     line = parse_prefixed(text)
     if line is not None:
@@ -141,7 +145,26 @@ def _embedded(text: str, depth: int) -> Iterator[Item]:
     if brace > 0 and text.rstrip().endswith("}") and is_head(text[:brace]):
         yield from _unwrap(text[brace:], depth + 1)
     elif '"' in text:
-        yield from _csv(text, depth)
+        document = _logfmt(text.strip())
+        if document:
+            yield from _walk_object(document, depth + 1, "")
+        else:
+            yield from _csv(text, depth)
+
+
+def _logfmt(text: str) -> Document:
+    """The members of a record of logfmt that names the kernel as its source; {} for other lines."""
+    document, position = {}, 0  # type: Document, int
+    while position < len(text):
+        match = _LOGFMT.match(text, position)
+        if match is None:
+            return {}
+        value = match.group("value")
+        document[match.group("key")] = _json(value) if value.startswith('"') else value
+        position = match.end()
+    names = [document.get(key) for key in _SOURCE_KEYS]
+    is_kernel = any(isinstance(name, str) and _KERNEL_SOURCE.search(name.lower()) for name in names)
+    return document if is_kernel or _evidence(document) == "kernel" else {}
 
 
 def _csv(text: str, depth: int) -> Iterator[Item]:
@@ -258,7 +281,8 @@ def _evidence(document: Document) -> str:
     for place in places:
         if not isinstance(place, dict):
             continue
-        identifiers = [place[key] for key in _IDENTIFIER_KEYS if isinstance(place.get(key), str) and place[key]]
+        named = [place[key] for key in _IDENTIFIER_KEYS if isinstance(place.get(key), str)]
+        identifiers = [name.strip().rstrip(":") for name in named if name.strip()]  # rsyslog's tag: `kernel:`
         transports = [place[key] for key in _TRANSPORT_KEYS if isinstance(place.get(key), str)]
         if any(identifier != "kernel" for identifier in identifiers) or any(name in _OTHER_TRANSPORTS for name in transports):
             return "program"

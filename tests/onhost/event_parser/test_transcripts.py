@@ -16,7 +16,7 @@ TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 XIDS = yaml.safe_load((TRANSCRIPTS / "xids.yml").read_text(encoding="utf-8"))
 STORIES = [
     story
-    for name in ("stories.yml", "initialisation.yml", "programs.yml")
+    for name in ("stories.yml", "initialisation.yml", "programs.yml", "field.yml")
     for story in yaml.safe_load((TRANSCRIPTS / name).read_text(encoding="utf-8"))
 ]
 NEGATIVES = yaml.safe_load((TRANSCRIPTS / "negatives.yml").read_text(encoding="utf-8"))
@@ -152,8 +152,8 @@ PREFIXES: dict[str, tuple[Callable[[str], str], str]] = {
 CATALOGUE = parser_module("catalogue").Catalogue(policy_path=None)
 
 
-def events_of(*lines: str) -> list[dict[str, Any]]:
-    parser = parser_module("textlog").TextParser(CATALOGUE)
+def events_of(*lines: str, quoted: bool = False) -> list[dict[str, Any]]:
+    parser = parser_module("textlog").TextParser(CATALOGUE, quoted=quoted)
     events = [event for line in lines for event in parser.feed(line.encode() + b"\n")]
     return events + list(parser.finish())
 
@@ -196,6 +196,11 @@ def test_transcripts_cover_the_driver_branches() -> None:
     assert all(case["source"] for case in XIDS + STORIES)
 
 
+def test_lines_from_the_field_are_many() -> None:
+    field = yaml.safe_load((TRANSCRIPTS / "field.yml").read_text(encoding="utf-8"))
+    assert sum(len(story["expect"]) for story in field if "composed" not in story["source"]) >= 50
+
+
 def test_there_are_enough_negatives() -> None:
     assert len({case["line"] for case in NEGATIVES}) >= 40
 
@@ -216,9 +221,10 @@ def test_driver_without_a_board_is_no_event() -> None:
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story["name"])
 def test_story(story: dict[str, Any]) -> None:
-    events = events_of(*story["lines"])
+    events = events_of(*story["lines"], quoted=story.get("pasted", False))
     assert [(event["line"], event["code"]) for event in events] == [
-        (expected["line"], expected["code"]) for expected in story["expect"]
+        (expected["line"], expected.get("code", event["code"]))
+        for expected, event in zip(story["expect"], events, strict=True)
     ]
     for event, expected in zip(events, story["expect"], strict=True):
         assert_holds(event, expected)
