@@ -387,6 +387,7 @@ def prove_observed(
         observation = observe_stage(ami, session, asked.instance_types)
         plan = write_plan(observation)
         report = validate_stage(plan, ami, out, session, decide(plan, asked, session))
+    sign_report(report, out)
     report = scan_stage(report, out, certifying.scans, certifying.waivers)
     return report, certify_stage(report, out, certifying.signers)
 
@@ -496,8 +497,16 @@ def prove(
         made = build_stage(plan, out, session, **vars(building))
         require_rest(plan, decided, session)
         report = validate_stage(plan, made.ami, out, session, decided)
+    sign_report(report, out)
     report = scan_stage(report, out, certifying.scans, certifying.waivers)
     return report, certify_stage(report, out, certifying.signers)
+
+
+def sign_report(report: document.Report, out: Path, signers: Sequence[Signer] = ()) -> None:
+    """report.json of this run → report.dsse.json, with this machine's key and those of --sign."""
+    from gpu_ami.release import report_signature
+
+    report_signature.sign(report, out, signers)
 
 
 def certify_stage(
@@ -506,13 +515,15 @@ def certify_stage(
     signers: Sequence[Signer] = (),
     cloud: Cloud | None = None,
     comparison: comparisons.Comparison | None = None,
+    origin: certificate.ReportOrigin | None = None,
 ) -> certificate.Certificate:
     """report.json → certificate.json and certificate.md (for a PASS); bom.cdx.json, report.html, summary.md.
 
     signers: keys that sign the certificate (certificate.dsse.json). cloud: where the AMI's snapshots are looked up if
-    no build.json says them. comparison: with the image before, for report.html. A signature of other files is removed.
+    no build.json says them. comparison: with the image before, for report.html. origin: of a report.json that
+    another run left; None: of this run. A signature of other files is removed.
     """
-    statement = certificate.certify(report, *_of_build(report, out))
+    statement = certificate.certify(report, *_of_build(report, out), origin or certificate.ReportOrigin())
     _write_bom(report, out)
     statement.write(out)
     page.write(report, statement if statement.is_issued else None, out, comparison)
@@ -538,11 +549,16 @@ def _write_bom(report: document.Report, out: Path) -> bom.Sources | None:
 
 
 def scan_stage(
-    report: document.Report, out: Path, scans: Sequence[Sequence[str]], waivers: Path | None = None
+    report: document.Report,
+    out: Path,
+    scans: Sequence[Sequence[str]],
+    waivers: Path | None = None,
+    origin: certificate.ReportOrigin | None = None,
 ) -> document.Report:
     """The report with a check for each scanner that was run on bom.cdx.json, written again; as it is without one.
 
     scans: command lines (release/scan.py). waivers: accept what a scanner found, each until its last day.
+    origin: as certify_stage has it; a report of a known one is signed again.
     """
     if not scans or not report.hosts:
         return report
@@ -552,6 +568,8 @@ def scan_stage(
     records = [scan.run(words, out) for words in scans]
     updated = scan.add(report, sources.host if sources else report.hosts[0], records, waivers)
     writer.write(updated, out)
+    if origin is None or not (origin.unsigned or origin.refused):
+        sign_report(updated, out)
     return updated
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_ami import cli
+from gpu_ami import cli, pipeline
 from gpu_ami.report import document, writer
 from tests.publish.conftest import HOME, LATEST, Account
 from tests.publish.conftest import account as account
+from tests.release import examples
 from tests.test_workflows import commit, git
 from tests.test_workflows import project as project
 from tests.workflow_runner import Event, Job, Runner, evaluate
@@ -116,6 +117,8 @@ def test_proven_shards_are_certified_published_and_noted(account: Account, proje
     for name in ("aws.yml", "publish.yml", "release.key.pub"):
         shutil.copy(name, project / name)
     variables = {
+        "GPU_AMI_PROOF_KEY": str(tmp_path / "proof.key"),
+        "GPU_AMI_PROOF_VERIFY_KEY": str(tmp_path / "proof.key.pub"),
         "GPU_AMI_SIGN_KEY": str(tmp_path / "release.key"),
         "GPU_AMI_VERIFY_KEY": "release.key.pub",
         "GPU_AMI_PUBLISH_ROLE": "arn:aws:iam::111122223333:role/gpu-ami-publish",
@@ -125,7 +128,9 @@ def test_proven_shards_are_certified_published_and_noted(account: Account, proje
         (built / name).unlink()
     report = document.load(built / "report.json")
     plan = dict(report.plan, instance_types=[{"name": "g5.12xlarge"}])
-    writer.write(replace(report, plan=plan), built)
+    report = replace(report, plan=plan)
+    writer.write(report, built)
+    pipeline.sign_report(report, built, [examples.signer(tmp_path, "proof.key")])
     shutil.copytree(built, runner.artifact("proof-demo@g5.12xlarge"))
     image = json.dumps({"include": [{"image": "demo"}]})
     before = {"plan": [Job("plan", outputs={"images": image})], "build": [Job("build")], "prove": [Job("prove")]}

@@ -5,7 +5,8 @@ It never contains secrets: no key files, no shadow, no credentials, and no envir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from validator.transport import Command, SshError, backend
 MATERIALS_FILE = "materials.json"
 INODES_FILE = "inodes.json"  # of an image's files: what machines compare (probes/since_image.py)
 DIAGNOSIS_FILE = "diagnosis.json"
+FACTS_FILE = "facts.json"  # what a certificate's level depends on, as it was observed
 # File of the evidence folder → the command whose output it contains. Each has a time and a size limit.
 COMMANDS: Mapping[str, str] = {
     **support_bundle.FILES,
@@ -126,7 +128,16 @@ def collect(
         for name in files:
             _keep(folder, name, *results[f"file {name}"])
         evidence.facts |= inventory_facts(folder)
+        if not restarted:
+            text = json.dumps(claims(evidence.facts, evidence.replicas), indent=2)
+            (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
     return evidence
+
+
+def claims(facts: Mapping[str, object], replicas: Sequence[Replica]) -> dict[str, object]:
+    """What a report says of a host that its certificate's level depends on: kept with the evidence, compared later."""
+    names = sorted({f"{entry.package} {entry.version}".strip() for entry in replicas})
+    return {"hardware": facts.get("hardware"), "inventory_root": facts.get("inventory_root"), "replicas": names}
 
 
 def inventory_facts(folder: Path) -> dict[str, object]:

@@ -16,9 +16,11 @@ _EPILOG = """\
 Reads OUT/report.json. Writes OUT/report.html and, if the report is a PASS, OUT/certificate.json and certificate.md.
 Also writes OUT/bom.cdx.json (CycloneDX 1.6): packages, kernel modules and files of the image.
 Levels: rehearsed (simulated hardware or a replica was used) < certified (real hardware, vendor packages, and an Xid
-of the kernel driver). A report in which a plugin, a conftest.py or checks took part that nobody named is refused:
-exit code 6. --sign also writes OUT/certificate.dsse.json, which `gpu-ami verify` verifies: an in-toto
-statement of certificate, report, bill of materials, inventory, AMI and snapshots. Exit codes: as gpu-ami validate.
+of the kernel driver). A report in which a plugin, a conftest.py or checks took part that nobody named, or that was
+changed after the proof, is refused: exit code 6. A report that was made neither here nor in a job whose key is
+trusted (validate --sign; --key, --trust) is at most rehearsed. --sign also writes OUT/certificate.dsse.json, which
+`gpu-ami verify` verifies: an in-toto statement of all that is shown, AMI and snapshots.
+Exit codes: as gpu-ami validate.
 See docs/certificate.md and docs/release.md.
 
 examples:
@@ -37,6 +39,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("certify", help="write the certificate of a report", epilog=_EPILOG)
     options.add_out(parser, "report.json")
     options.add_sign(parser)
+    options.add_report_keys(parser)
     options.add_before(parser)
     options.add_scan(parser)
     text = "waivers of --scan: YAML as for gpu-ami validate (check: scan::PROGRAM)"
@@ -62,11 +65,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     options.require_waivers(args.waivers)
     cloud = Cloud(load_place(args.where)) if args.where else None
     before = options.image_before(args, cloud)
-    report = pipeline.scan_stage(report, out, scans, args.waivers)
-    certificate = pipeline.certify_stage(report, out, signers, cloud, options.comparison(before, out))
-    refusal = certificates.refusal(report) if report.exit_code == 0 else ""
+    origin = options.report_origin(args, report, out, signers)
+    report = pipeline.scan_stage(report, out, scans, args.waivers, origin)
+    certificate = pipeline.certify_stage(report, out, signers, cloud, options.comparison(before, out), origin)
+    refusal = (origin.refused or certificates.refusal(report)) if report.exit_code == 0 else ""
     text = writer.summary_text(report, certificate, out)
     if refusal:
         hint = "run `gpu-ami validate` again; --checks names your own checks"
         text = f"{text}\nno certificate: {refusal}\n  → {hint}"
+    elif origin.unsigned and certificates.level_of(report) == certificates.CERTIFIED:
+        text = f"{text}\nrehearsed, not certified: {origin.unsigned}"
     return Outcome(text, certificate.to_json(), _REFUSED if refusal else report.exit_code)

@@ -10,7 +10,15 @@ from gpu_ami import out_lock
 from gpu_ami.commands import Outcome, options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from securesystemslib.signer import Signer
+
     from gpu_ami.progress import Progress
+    from gpu_ami.report import certificate as certificates
+    from gpu_ami.report import merge as merging
+
+_REFUSED = 6
 
 _EPILOG = """\
 A shard is the folder of a proof on some of the plan's instance types. All shards must be of the same plan, AMI, region
@@ -37,6 +45,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("shards", type=Path, nargs="+", metavar="SHARD", help="folder with the report.json of a shard")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="folder to write to")
     options.add_sign(parser)
+    options.add_report_keys(parser)
     options.add_before(parser)
     text = "file (YAML) of the AWS region: of a KMS key without ARN, and of the AMI of --before"
     options.add_where(parser, text)
@@ -46,6 +55,7 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import pipeline
     from gpu_ami.cloud import Cloud, load_place
+    from gpu_ami.report import certificate as certificates
     from gpu_ami.report import merge, writer
 
     signers = options.signers(args)
@@ -53,10 +63,31 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     before = options.image_before(args, cloud)
     shards = merge.load_shards(args.shards)
     report = merge.merge(shards)
+    origin = _origin(args, shards, signers)
+    if origin.refused and report.exit_code == 0:
+        hint = "take the artifact from the job that made it"
+        return Outcome(f"not merged: {origin.refused}\n  → {hint}", {"refused": origin.refused}, _REFUSED)
     out_lock.hold(args.out)
     with progress.stage(f"merge {len(shards)} shards"):
         merge.copy_files(shards, report, args.out)
         writer.write(report, args.out)
+        if not origin.unsigned:
+            pipeline.sign_report(report, args.out)
         compared = options.comparison(before, args.out)
-        certificate = pipeline.certify_stage(report, args.out, signers, cloud, compared)
-    return Outcome(writer.summary_text(report, certificate, args.out), certificate.to_json(), report.exit_code)
+        certificate = pipeline.certify_stage(report, args.out, signers, cloud, compared, origin)
+    text = writer.summary_text(report, certificate, args.out)
+    if origin.unsigned and certificates.level_of(report) == certificates.CERTIFIED:
+        text = f"{text}\nrehearsed, not certified: {origin.unsigned}"
+    return Outcome(text, certificate.to_json(), report.exit_code)
+
+
+def _origin(
+    args: argparse.Namespace, shards: Sequence[merging.Shard], signers: Sequence[Signer]
+) -> certificates.ReportOrigin:
+    """Of all shards: each must be signed by the job that made it, or by this machine."""
+    from gpu_ami.report import certificate as certificates
+
+    origins = [(shard.folder, options.report_origin(args, shard.report, shard.folder, signers)) for shard in shards]
+    unsigned = [f"{folder.name}: {origin.unsigned}" for folder, origin in origins if origin.unsigned]
+    refused = [f"{folder}: {origin.refused}" for folder, origin in origins if origin.refused]
+    return certificates.ReportOrigin("; ".join(unsigned), "; ".join(refused))

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
     from gpu_ami.build import Layering
-    from gpu_ami.cloud import Cloud
+    from gpu_ami.cloud import Cloud, Place
     from gpu_ami.progress import Progress
     from gpu_ami.release import comparison as comparisons
     from gpu_ami.release import image_description
+    from gpu_ami.report import Report
+    from gpu_ami.report import certificate as certificates
 
 _MOST_NODES = 64
 LAYERS = ("none", "auto", "all")  # of gpu_ami.build.layering
@@ -345,9 +347,27 @@ def _require_checks(folders: Sequence[Path]) -> None:
         raise UsageError(f"pytest cannot collect the checks in {names}", details=process.describe(done), hint=hint)
 
 
-def add_sign(parser: argparse.ArgumentParser) -> None:
-    text = "sign the certificate with this private key file (gpu-ami key new) or awskms:///ID (repeatable)"
+def add_sign(parser: argparse.ArgumentParser, what: str = "certificate") -> None:
+    text = f"sign the {what} with this private key file (gpu-ami key new) or awskms:///ID (repeatable)"
     parser.add_argument("--sign", action="append", default=[], metavar="KEY", help=text)
+
+
+def add_report_keys(parser: argparse.ArgumentParser) -> None:
+    """Whose reports are accepted: those of jobs that signed them (validate --sign)."""
+    text = "public key (PEM) or awskms:///ID of the job that made the report (repeatable); also those of --sign"
+    parser.add_argument("--key", action="append", default=[], metavar="PUB", help=text)
+    text = "keys of such jobs (YAML): keys: [{name, file or kms, expires}]"
+    parser.add_argument("--trust", type=Path, metavar="FILE", help=text)
+
+
+def report_origin(
+    args: argparse.Namespace, report: Report, folder: Path, signers: Sequence[Signer]
+) -> certificates.ReportOrigin:
+    """Who made the report in a folder, by --key, --trust, --sign and this machine's key. UsageError: of a key."""
+    from gpu_ami.release import keys, report_signature
+
+    trusted = keys.trusted(args.key, args.trust, _place_of_keys(args)) if args.key or args.trust else []
+    return report_signature.examine(report, folder, trusted, signers)
 
 
 def add_before(parser: argparse.ArgumentParser) -> None:
@@ -395,11 +415,17 @@ def signers(args: argparse.Namespace) -> list[Signer]:
     """The keys of --sign, loaded before anything is done. UsageError, CloudError: one cannot sign."""
     if not args.sign:
         return []
-    from gpu_ami.cloud import load_place
     from gpu_ami.release import keys
 
-    place = load_place(args.where) if args.where else None
+    place = _place_of_keys(args) if any(key.startswith(keys.KMS_SCHEME) for key in args.sign) else None
     return [keys.load_signer(key, place) for key in args.sign]
+
+
+def _place_of_keys(args: argparse.Namespace) -> Place | None:
+    """Where KMS is; None without --where, and in the local region."""
+    from gpu_ami.cloud import load_place
+
+    return load_place(args.where) if args.where else None
 
 
 def existing_plan(out: Path | None) -> Path:

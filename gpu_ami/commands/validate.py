@@ -105,10 +105,12 @@ def register(subparsers: Any) -> None:
     options.add_deadlines(parser)
     options.add_checks(parser)
     options.add_dry_run(parser)
+    options.add_sign(parser, "report, for certify or merge in another job,")
     parser.set_defaults(execute=execute, again=_AGAIN)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami import pipeline
     from gpu_ami.report import writer
 
     if sum(map(bool, (args.host, args.ami, args.root))) > 1:
@@ -126,8 +128,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--deadline with --host: expected boot=SECONDS", hint="--deadline boot=1500")
     if args.dry_run:
         return _propose(args, progress)
+    signers = options.signers(args)
     kind = _validate_files if args.root else _validate_host if args.host else _validate_ami
     report, out = kind(args, progress)
+    pipeline.sign_report(report, out, signers)
     return Outcome(writer.summary_text(report, None, out), report.to_json(), report.exit_code)
 
 

@@ -2,6 +2,7 @@
 
 keys                 private keys, public keys and trust files
 statement            what is signed: a certificate's in-toto statement, and its DSSE envelope (certificate.dsse.json)
+report_signature     who made a report: signed by the job that proves, examined by certify and merge
 bom                  bom.cdx.json: packages, kernel modules and files
 image_description    what is known of an image, from the files that are at hand
 comparison           how two images differ, as text, Markdown, HTML or JSON

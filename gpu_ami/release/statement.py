@@ -81,12 +81,15 @@ class Signed:
     signers: tuple[TrustedKey, ...]
 
 
-def sign(payload: bytes, signers: Sequence[Signer], folder: Path) -> Path:
-    """Writes the envelope with a signature of each signer. Returns its path. CloudError: KMS refused to sign."""
+def sign(payload: bytes, signers: Sequence[Signer], folder: Path, name: str = "") -> Path:
+    """Writes the envelope with a signature of each signer. Returns its path. CloudError: KMS refused to sign.
+
+    name: of its file; that of a certificate if empty.
+    """
     envelope = Envelope(payload, PAYLOAD_TYPE, {})
     for signer in signers:
         envelope.sign(signer)
-    path = folder / ENVELOPE_FILE
+    path = folder / (name or ENVELOPE_FILE)
     write_json(path, envelope.to_dict())
     return path
 
@@ -170,7 +173,7 @@ class Statement:
     """What is signed. ami, region: "" for a host that was reached by its address. files: name → SHA-256, hexadecimal.
 
     inventory_root: of the file inventory among the files, "" where there is none. warned: checks that failed and are
-    waived.
+    waived; failed: others, of a report that gets no certificate.
     """
 
     ami: str
@@ -182,6 +185,7 @@ class Statement:
     passed: tuple[str, ...] = ()
     warned: tuple[str, ...] = ()
     recipe: str = ""
+    failed: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The payload of the envelope: JSON, one text for one content."""
@@ -203,11 +207,11 @@ class Statement:
             "annotations": {"recipe": self.recipe},
         }
         predicate = {
-            "result": "WARNED" if self.warned else "PASSED",
+            "result": "FAILED" if self.failed else "WARNED" if self.warned else "PASSED",
             "configuration": [plan] if self.plan_digest else [],
             "passedTests": list(self.passed),
             "warnedTests": list(self.warned),
-            "failedTests": [],
+            "failedTests": list(self.failed),
         }
         return {
             "_type": STATEMENT_TYPE,
@@ -228,19 +232,31 @@ def of_folder(
         raise UsageError(f"{folder}: there is no certificate to sign", hint=f"the report is {report.verdict}")
     image = certificate.image
     names = {CERTIFICATE_FILE, REPORT_FILE, *shown_files(folder)}
-    _, root = inventory_of(report, names)
+    return _statement_of(folder, report, names, image.ami, image.region, tuple(sorted(snapshots)), image.name)
+
+
+def of_report(folder: Path, report: Report, names: Iterable[str]) -> Statement:
+    """The statement of the job that made a report, over its files in a folder. UsageError: a file is not there."""
+    name = str(report.plan.get("image", ""))
+    return _statement_of(folder, report, set(names), report.image, report.region, (), name)
+
+
+def _statement_of(
+    folder: Path, report: Report, names: set[str], ami: str, region: str, snapshots: tuple[str, ...], recipe: str
+) -> Statement:
     checks = {check.id: check for host in report.hosts for check in host.checks}
     waived = {check.id for host in report.hosts for check in host.checks if check.waived}
     return Statement(
-        ami=image.ami,
-        region=image.region if image.ami else "",
-        snapshots=tuple(sorted(snapshots)) if image.ami else (),
-        files={name: _sha256(folder, name) for name in sorted(names)},
-        inventory_root=root,
-        plan_digest=certificate.plan_digest,
+        ami=ami,
+        region=region if ami else "",
+        snapshots=snapshots if ami else (),
+        files={name: sha256_of(folder, name) for name in sorted(names)},
+        inventory_root=inventory_of(report, names)[1],
+        plan_digest=str(report.plan.get("digest", "")),
         passed=tuple(sorted(id for id, check in checks.items() if check.verdict == PASS and id not in waived)),
         warned=tuple(sorted(waived)),
-        recipe=image.name,
+        recipe=recipe,
+        failed=tuple(sorted({check.id for _, check in report.failures()} - waived)),
     )
 
 
@@ -270,7 +286,8 @@ def inventory_of(report: Report, names: Container[str]) -> tuple[str, str]:
     return "", ""
 
 
-def _sha256(folder: Path, name: str) -> str:
+def sha256_of(folder: Path, name: str) -> str:
+    """SHA-256 of a file below a folder, hexadecimal. UsageError: it is not there, or no regular file."""
     path = folder / name
     try:
         return hashlib.sha256(foreign_names.read_bytes(path, LARGEST)).hexdigest()
@@ -284,7 +301,7 @@ def is_current(folder: Path) -> bool:
     """Whether every file that the envelope in a folder names is as it says; who signed it is not asked."""
     try:
         named = parse(_read(foreign_names.read_bytes(folder / ENVELOPE_FILE, LARGEST)).payload).files
-        return all(_sha256(folder, name) == digest for name, digest in named.items())
+        return all(sha256_of(folder, name) == digest for name, digest in named.items())
     except (OSError, ValueError, UsageError):
         return False
 
@@ -352,4 +369,5 @@ def _statement_read(document: Mapping[str, object]) -> Statement:
         passed=tuple(predicate["passedTests"]),
         warned=tuple(predicate["warnedTests"]),
         recipe=plan["annotations"]["recipe"] if plan else "",
+        failed=tuple(predicate["failedTests"]),
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 from gpu_ami.errors import UsageError, counted
+from gpu_ami.plan import SITE_FOLDER
 from gpu_ami.release import statement
 from gpu_ami.release.keys import TrustedKey
 from gpu_ami.release.statement import CERTIFICATE_FILE, REPORT_FILE, Statement
@@ -116,11 +117,11 @@ class Verified:
     def write_site(self, folder: Path) -> list[Path]:
         """Writes the site's files as they were signed into a folder; returns the folder of its roles, if it has any."""
         for name, data in self.contents.items():
-            if _short(name) == statement.SITE_FOLDER:
+            if _short(name) == SITE_FOLDER:
                 path = foreign_names.join(folder, *name.split("/"))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-        roles = folder / statement.SITE_FOLDER / "roles"
+        roles = folder / SITE_FOLDER / "roles"
         return [roles] if roles.is_dir() else []
 
 
@@ -224,7 +225,7 @@ def _listed(texts: Sequence[str], separator: str) -> str:
 
 
 _SHOWN = 20
-_FOLDERS = (statement.EVIDENCE_FOLDER, statement.SITE_FOLDER)
+_FOLDERS = (statement.EVIDENCE_FOLDER, SITE_FOLDER)
 _ORDER = ("certificate", "report", "bom", "inventory", "pages", *_FOLDERS)
 _ONLY_COMPARED = ("pages", statement.EVIDENCE_FOLDER)  # shown to people, or of many megabytes
 

@@ -74,6 +74,14 @@ class CertifiedImage:
 
 
 @dataclass(frozen=True)
+class ReportOrigin:
+    """What is known of who made a report. unsigned: why that is nothing; refused: why it gets no certificate."""
+
+    unsigned: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True)
 class CertifiedHost:
     """One machine of the report with its verdict and checks. boot_seconds: from the launch to the end of each stage.
 
@@ -209,18 +217,29 @@ def load(path: Path) -> Certificate:
         raise UsageError(str(error), hint="`gpu-ami certify` writes a new one") from error
 
 
+_KNOWN_ORIGIN = ReportOrigin()
+
+
 def certify(
-    report: Report, remarks: Sequence[str] = (), source_ami: str = "", layers: Sequence[CertifiedLayer] = ()
+    report: Report,
+    remarks: Sequence[str] = (),
+    source_ami: str = "",
+    layers: Sequence[CertifiedLayer] = (),
+    origin: ReportOrigin = _KNOWN_ORIGIN,
 ) -> Certificate:
     """The certificate of a report. Its level is `none` where the report is not a PASS.
 
     remarks: what else is not proven, a sentence each, as the record of the build says. source_ami, layers:
-    of the image.
+    of the image. origin: of the report; one that nobody signed is `rehearsed` at most.
     """
     replicas = _replicas(report)
+    level = NONE if origin.refused else level_of(report)
+    if origin.unsigned:
+        remarks = [*remarks, f"who made the report: {origin.unsigned}"]
+        level = REHEARSED if level == CERTIFIED else level
     return Certificate(
         verdict=report.verdict,
-        level=level_of(report),
+        level=level,
         image=CertifiedImage(
             report.image, str(report.plan.get("image", "")), report.region, report.place, source_ami, tuple(layers)
         ),

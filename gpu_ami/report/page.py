@@ -275,7 +275,7 @@ def page(report: Report, issued: Certificate | None, evidence: Sequence[str], be
     not shown, and the page says so. evidence: paths of files, relative to the folder of the page.
     """
     expected = certificates.certify(report)
-    foreign = issued is not None and _binding(issued) != _binding(expected)
+    foreign = issued is not None and not _is_of(issued, expected)
     statement = expected if issued is None or foreign else issued
     machines = [MachineView(host, report, f"m{number}") for number, host in enumerate(report.hosts, 1)]
     search = hashlib.sha256(templating.render("search.js").encode()).digest()
@@ -317,9 +317,11 @@ def write(
     return path
 
 
-def _binding(certificate: Certificate) -> tuple[str, ...]:
-    """What a certificate must have in common with the one that follows from a report, to be that report's."""
-    return certificate.report_sha256, certificate.verdict, certificate.level
+def _is_of(issued: Certificate, expected: Certificate) -> bool:
+    """Whether a certificate is of the report that `expected` follows from, and claims no more than that."""
+    levels = (certificates.NONE, certificates.REHEARSED, certificates.CERTIFIED)
+    same = (issued.report_sha256, issued.verdict) == (expected.report_sha256, expected.verdict)
+    return same and issued.level in levels[: levels.index(expected.level) + 1]
 
 
 def _red(machine: MachineView) -> Iterable[_Red]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 JUNIT_FILE = "junit.xml"
+SIGNATURE_FILE = "report.dsse.json"  # gpu_ami.release.report_signature
 
 
 def text(report: Report) -> str:
@@ -95,8 +96,12 @@ def _case(suite: ElementTree.Element, check: CheckRecord) -> None:
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Writes report.json and xml into a folder; returns the former's path. OSError: the old files are kept."""
+    """Writes report.json, xml and ctrf.json into a folder; returns the former's path. OSError: the old files are kept.
+
+    The signature of the report before is removed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / SIGNATURE_FILE).unlink(missing_ok=True)
     path = folder / REPORT_FILE
     write_json(path, report.to_json())
     write_text(folder / JUNIT_FILE, text(report))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami import cli
+from gpu_ami import cli, pipeline
 from gpu_ami.report import writer
 from tests.release import examples
 from tests.report.examples import a_host, a_report, unavailable_host
@@ -15,6 +15,7 @@ from tests.report.examples import a_host, a_report, unavailable_host
 
 def test_passed_report_gets_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     writer.write(a_report(a_host()), tmp_path)
+    pipeline.sign_report(a_report(a_host()), tmp_path)
     assert cli.main(["certify", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"PASS, certified: ami-1 → {tmp_path}/"
     assert {"certificate.json", "certificate.md", "report.html"} <= {path.name for path in tmp_path.iterdir()}

@@ -99,6 +99,7 @@ def test_commands_of_the_workflows_are_understood(folder: Path, name: str, comma
     values = {
         '"${since[@]}"': "--since HEAD", "shards/*": "shards/a shards/b", "recipes/*.yml": "recipes/my-gpu-image.yml",
         '"$recipe"': "recipes/my-gpu-image.yml", "$RECIPE": "recipes/my-gpu-image.yml", "${KEY:+": "", "}": "",
+            "${PROOF_KEY:+": "",
         '"$LEVEL"': "certified", '"$MAX_COST"': "100", "bash .github/gpu-ami.sh ": "",
     }  # fmt: skip
     for variable, value in values.items():

@@ -74,7 +74,7 @@ def certified_report(simulated: bool = False, inventory_root: str = "", **plan: 
 
 
 def write_folder(folder: Path, report: Report | None = None, data: bytes | None = None) -> Report:
-    """The files that a proof leaves; not certified yet."""
+    """The files that a proof on this machine leaves; not certified yet."""
     data = inventory(SMI) if data is None else data
     report = report or certified_report(inventory_root=merkle.root(read(data)))
     (folder / INVENTORY).parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +82,7 @@ def write_folder(folder: Path, report: Report | None = None, data: bytes | None 
     (folder / INVENTORY).with_name("materials.json").write_text(json.dumps(MATERIALS))
     Build(AMI, (SNAPSHOT,), PLAN_DIGEST, "sha256:2", "aws", REGION, "run-1", FINISHED).write(folder)
     writer.write(report, folder)
+    pipeline.sign_report(report, folder)
     return report
 
 

@@ -141,7 +141,7 @@ def other_image(folder: Path, **changes: str) -> None:
     image = json.loads(path.read_text())["image"] | changes
     signed = statements.parse(base64.b64decode(examples.envelope(folder)["payload"]))
     edit_certificate(folder, sign=False, image=image)
-    files = dict(signed.files) | {"certificate.json": statements._sha256(folder, path.name)}
+    files = dict(signed.files) | {"certificate.json": statements.sha256_of(folder, path.name)}
     sign_again(folder, files=files)
 
 

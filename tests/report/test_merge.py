@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami import cli
+from gpu_ami import cli, pipeline
 from gpu_ami.errors import UsageError
 from gpu_ami.report import Report, ReportLayer, merge, writer
 from gpu_ami.report.document import UNAVAILABLE, HostReport, Stage
@@ -126,6 +126,7 @@ def test_the_command_writes_report_evidence_and_certificate(
         (made.folder / "evidence" / "of-no-machine").mkdir()
         (made.folder / "plan.json").write_text("{}")
         writer.write(made.report, made.folder)
+        pipeline.sign_report(made.report, made.folder)
     out = tmp_path / "merged"
     folders = [str(tmp_path / "g5"), str(tmp_path / "p4d"), str(tmp_path / "g5") + "/"]  # one of them twice
     assert cli.main(["merge", *folders, "-o", str(out), "-q"]) == 0

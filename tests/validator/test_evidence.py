@@ -78,7 +78,10 @@ def test_what_a_check_has_read_is_not_collected_again(tmp_path: Path) -> None:
     evidence.collect(host, tmp_path, failed=False, kept={evidence.DIAGNOSIS_FILE: '{"schema": 1}'})
     assert (tmp_path / evidence.DIAGNOSIS_FILE).read_text() == '{"schema": 1}'
     assert evidence.COMMANDS[evidence.DIAGNOSIS_FILE] not in host.backend.asked
-    assert {path.name for path in tmp_path.iterdir()} == evidence.COMMANDS.keys() - evidence.OF_A_FAILURE
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(evidence.COMMANDS.keys() - evidence.OF_A_FAILURE),
+        evidence.FACTS_FILE,
+    }
 
 
 def test_failure_after_a_restart_collects_all_files(tmp_path: Path) -> None:
