@@ -1065,6 +1065,7 @@ _FLAGS = {
     "no": False, "false": False, "disabled": False, "not active": False, "0": False,
 }  # fmt: skip
 # Architectures whose GPUs have no row remapper (NVIDIA, GPU memory error management: it begins with Ampere).
+_ECC = "ecc_mode/current_ecc"
 _WITHOUT_ROW_REMAPPER = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing")
 # Names of processes may be any text, also `[Not Found]`, which nvidia-smi prints for those of containers.
 FREE_TEXT = ("processes", "accounted_processes", "supported_clocks")
@@ -1162,9 +1163,14 @@ def is_error(printed: str) -> bool:
     return _ERROR.fullmatch(bare) is not None
 
 
-def row_remapper(architecture: str, virtualization: str = "") -> bool:
-    """Whether a GPU has a row remapper that this machine can ask: from Ampere on, and not through a vGPU."""
-    return architecture not in _WITHOUT_ROW_REMAPPER and virtualization.upper() != "VGPU"
+def row_remapper(architecture: str, virtualization: str = "", ecc: str = "") -> bool:
+    """Whether a GPU must show a row remapper: from Ampere on, with ECC memory, and not through a vGPU.
+
+    architecture: "" of drivers up to R470 (public captures with 418.43, 430.26, 460.56). ecc: N/A without ECC memory.
+    """
+    if read_word(ecc).state == ABSENT or virtualization.upper() == "VGPU":
+        return False
+    return architecture not in ("",) + _WITHOUT_ROW_REMAPPER
 
 
 # What every GPU of a data centre has, passed through to the machine. Of groups, one path is enough.
@@ -1212,7 +1218,7 @@ def unknown_values(gpu: Any) -> dict[str, str]:
     """
     unknown = dict(_errors(gpu, ""))
     required = list(_REQUIRED) + list(_UTILIZATION)
-    if row_remapper((gpu.findtext("product_architecture") or "").strip()):
+    if row_remapper((gpu.findtext("product_architecture") or "").strip(), ecc=gpu.findtext(_ECC) or ""):
         required += _REMAPPED
     for paths, read in required:
         if any(excluded_by_mode(gpu, path) for path in paths):

@@ -141,6 +141,24 @@ def test_what_mig_mode_excludes_is_not_unknown(mode: str, rows: str, unknown: di
     assert set(found) == set(unknown), found
 
 
+@pytest.mark.parametrize(
+    ("architecture", "ecc", "required"),
+    [
+        ("Ampere", "Enabled", True),
+        ("Ampere", "Disabled", True),
+        ("Blackwell", "Unknown Error", True),
+        ("Blackwell", "", True),
+        ("Turing", "Enabled", False),
+        # influxdata/telegraf, testdata rtx-3060-v12.xml and rtx-3080-v13.xml: no ECC memory, <remapped_rows>N/A</…>.
+        ("Ampere", "N/A", False),
+        # a0s/nvidia-smi-exporter#1 (430.26), b3rs3rk/gpustat-unraid#19 (460.56): no product_architecture.
+        ("", "Enabled", False),
+    ],
+)
+def test_boards_that_must_show_a_row_remapper(architecture: str, ecc: str, required: bool) -> None:
+    assert readings.row_remapper(architecture, ecc=ecc) is required
+
+
 def test_errors_of_a_mig_device_are_named() -> None:
     gpu = ElementTree.fromstring(MIG.format(mode="Enabled", rows="N/A", sram=2))
     assert readings.mig_errors(gpu) == ["MIG device 0: sram_uncorrectable 2"]

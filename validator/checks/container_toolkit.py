@@ -275,7 +275,7 @@ def test_cdi_lists_every_gpu(host: Any, plan: PlanDocument, machine: MachineUnde
     _require_cdi(plan)
     count = planned_instance_type(plan, machine.instance_type)["gpu_count"]
     done = host.run("nvidia-ctk cdi list")
-    names = re.findall(rf"^{re.escape(_CDI)}=(\S+)$", done.stdout, re.MULTILINE)
+    names = re.findall(rf"^{re.escape(_CDI)}=(\S+)\s*$", done.stdout, re.MULTILINE)
     divided = {gpu.index: len(gpu.migs) for gpu in _divided(host, machine)}
     expected = {str(index) for index in range(count) if index not in divided} | ({"all"} if count else set())
     expected |= {f"{index}:{number}" for index, migs in divided.items() for number in range(migs)}

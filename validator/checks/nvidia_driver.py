@@ -23,6 +23,7 @@ from validator.probes import (
     kernel_log,
     kernel_modules,
     loaded_version,
+    nvidia_smi,
     packages,
     pci_address,
     require_driver,
@@ -373,7 +374,7 @@ def test_every_promised_gpu_is_there(
         observe.fail(f"sources show different GPUs: {sources}")
     if missing:
         observe.fail(f"{promised['name']}: {'; '.join(missing)}")
-    names = len(re.findall(r"^GPU \d+: .+ \(UUID: GPU-[0-9a-f-]+\)$", listed, re.MULTILINE))
+    names = len(nvidia_smi.listed(listed))
     if names != count:
         observe.fail(f"nvidia-smi -L: expected {count} GPUs, got {names}: {listed!r}")
 

@@ -256,9 +256,10 @@ def pci_devices(listed: str) -> list[PciDevice]:
 def read_topology(text: str) -> dict[str, str]:
     """The links in `nvidia-smi topo -m`: {"0-1": "NV12"}; "NV12/SYS" if the two directions differ."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)  # the header is underlined, on a terminal or not
-    rows = [[cell.strip() for cell in line.split("\t")] for line in plain.splitlines()]
-    head: list[str] = next((row for row in rows if row[:1] == [""] and "GPU0" in row), [])
-    columns = {column: int(cell[3:]) for column, cell in enumerate(head) if re.fullmatch(r"GPU\d+", cell)}
+    # Columns of GPUs are the first, before those whose cells or names have blanks; a copy may have lost the tabs.
+    rows = [line.split() for line in plain.splitlines()]
+    head: list[str] = next((row for row in rows if re.fullmatch(r"GPU\d+", "".join(row[:1])) and "X" not in row), [])
+    columns = {column: int(cell[3:]) for column, cell in enumerate(head, 1) if re.fullmatch(r"GPU\d+", cell)}
     cells: dict[tuple[int, int], str] = {}
     for row in rows:
         if row and re.fullmatch(r"GPU\d+", row[0]):

@@ -52,7 +52,7 @@ def listed(text: str) -> list[Listed]:
     """The GPUs in the output of `nvidia-smi -L`."""
     gpus: list[Listed] = []
     for line in text.splitlines():
-        gpu = re.match(r"GPU (\d+): .*\(UUID: (\S+)\)", line)
+        gpu = re.match(r"GPU (\d+): .+\(UUID: (GPU-\S+)\)", line)
         device = re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (\S+)\)", line)
         if gpu:
             gpus.append(Listed(int(gpu[1]), gpu[2]))

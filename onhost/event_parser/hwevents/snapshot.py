@@ -21,7 +21,7 @@ _ELEMENTS = {
     "uuid": "uuid", "serial": "serial", "remapped_row_corr": "remapped_correctable", "remapped_row_unc": "remapped_uncorrectable",
     "remapped_row_pending": "remap_pending", "remapped_row_failure": "remap_failure", "gpu_recovery_action": "recovery_action",
     "recovery_action": "recovery_action", "driver_version": "driver", "product_architecture": "architecture",
-    "virtualization_mode": "virtualization", "current_mig": "mig", "channel_repair_pending": "channel_repair_pending",
+    "virtualization_mode": "virtualization", "current_mig": "mig", "current_ecc": "ecc", "channel_repair_pending": "channel_repair_pending",
     "tpc_repair_pending": "tpc_repair_pending", "unrepairable_memory": "unrepairable_memory",
 }  # fmt: skip
 _UNKNOWN = {"RecoveryUnknown": "Count"}
@@ -117,7 +117,7 @@ def _with_metrics(board: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]
     """A metric of each flag that is known. A GPU that cannot show remapped rows has none to publish: one without a row
     remapper (before Ampere, or a vGPU), and one in MIG mode."""
     unknown = board.pop("unknown")  # type: Dict[str, str]
-    remaps = readings.row_remapper(board.pop("architecture", ""), board.pop("virtualization", ""))
+    remaps = readings.row_remapper(*(board.pop(key, "") for key in ("architecture", "virtualization", "ecc")))
     remaps = remaps and not readings.read_flag(board.pop("mig", "")).is_set()
     for name in readings.REPAIRS:
         if not readings.read_flag(board.get(name)).is_set():
@@ -165,7 +165,7 @@ def boards(document: bytes) -> Tuple[List[Dict[str, Any]], bool]:
             if readings.is_error(value):
                 if value != "Insufficient Permissions" or key:
                     gpus[-1]["unknown"]["/".join(path[2:])] = value[:64]
-            elif key and readings.read_word(value).state == readings.KNOWN:
+            elif key and (key == "ecc" or readings.read_word(value).state == readings.KNOWN):
                 gpus[-1].setdefault(key, int(value) if value.isdigit() and key.startswith("remapped") else value[:64])
         text.clear()
         path.pop()
@@ -175,6 +175,8 @@ def boards(document: bytes) -> Tuple[List[Dict[str, Any]], bool]:
     try:
         parser.Parse(document, True)
     except ExpatError:
+        if path[1:2] == ["gpu"]:
+            gpus[-1]["unknown"].setdefault("gpu", "incomplete")
         return gpus, False
     return gpus, True
 

@@ -130,6 +130,9 @@ def test_remapper_that_does_not_answer_is_unknown(bench: Bench, rows: str) -> No
         "<product_architecture>Ada Lovelace</product_architecture>"
         "<gpu_virtualization_mode><virtualization_mode>VGPU</virtualization_mode></gpu_virtualization_mode>",
         "<product_architecture>Ampere</product_architecture><mig_mode><current_mig>Enabled</current_mig></mig_mode>",
+        # Public documents: of drivers up to R470 (430.26, 460.56), and of boards without ECC memory (RTX 3060).
+        "<product_name>Tesla T4</product_name><ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode>",
+        "<product_architecture>Ampere</product_architecture><ecc_mode><current_ecc>N/A</current_ecc></ecc_mode>",
     ],
 )
 def test_gpu_without_a_row_remapper_is_healthy_and_publishes_no_row(bench: Bench, board: str) -> None:

@@ -46,6 +46,48 @@ def test_topology_columns_follow_the_header() -> None:
     assert hardware.read_topology("Failed to initialize NVML") == {}
 
 
+# Copies of public reports, whose tabs have become spaces.
+GB200_TOPOLOGY = """\
+        GPU0    GPU1    GPU2    GPU3    NIC0    NIC1    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      NV18    NV18    NV18    SYS     SYS     0-71    0,3-9,11-17             2
+GPU1    NV18     X      NV18    NV18    SYS     SYS     0-71    0,3-9,11-17             10
+GPU2    NV18    NV18     X      NV18    SYS     SYS     72-143  1,19-25,27-33           18
+GPU3    NV18    NV18    NV18     X      SYS     SYS     72-143  1,19-25,27-33           26
+NIC0    SYS     SYS     SYS     SYS      X      PIX
+"""
+# A B200 of a machine of eight whose third GPU has lost its NVLinks; shortened to three.
+B200_TOPOLOGY = """\
+        GPU0    GPU1    GPU2    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      NV18    NODE    PXB     0-55,112-167    0               N/A
+GPU1    NV18     X      NODE    NODE    0-55,112-167    0               N/A
+GPU2    NODE    NODE     X      NODE    0-55,112-167    0               N/A
+"""
+# Sixteen GPUs, shortened to their last columns: cards were named by their devices then, and there was no NUMA column.
+DGX2_TOPOLOGY = """\
+        GPU8    GPU9    GPU10   mlx5_0  mlx5_1  CPU Affinity
+GPU8     X      NV6     NV6     PIX     PXB     0-23,48-71
+GPU9    NV6      X      NV6     PIX     PXB     0-23,48-71
+GPU10   NV6     NV6      X      PXB     PIX     0-23,48-71
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    [
+        # https://github.com/sgl-project/sglang/issues/11208 (NVIDIA GB200, driver 570.172.08)
+        (GB200_TOPOLOGY, {f"{one}-{other}": "NV18" for one in range(4) for other in range(one + 1, 4)}),
+        # https://github.com/vllm-project/vllm/issues/16336 (NVIDIA B200)
+        (B200_TOPOLOGY, {"0-1": "NV18", "0-2": "NODE", "1-2": "NODE"}),
+        # https://github.com/NVIDIA/nccl-tests/issues/78 (sixteen V100)
+        (DGX2_TOPOLOGY, {"8-9": "NV6", "8-10": "NV6", "9-10": "NV6"}),
+        (GB200_TOPOLOGY.replace("\n", "\r\n"), {f"{a}-{b}": "NV18" for a in range(4) for b in range(a + 1, 4)}),
+    ],
+    ids=["gb200", "b200-without-links", "dgx-2", "crlf"],
+)
+def test_topologies_of_public_reports(text: str, links: dict[str, str]) -> None:
+    assert hardware.read_topology(text) == links
+
+
 def test_devices_are_classified_by_pci_class() -> None:
     found = hardware.pci_devices(PCI)
     assert [one.address for one in found if one.is_gpu] == ["0000:10:1c.0"]
