@@ -92,6 +92,29 @@ def test_only_the_jobs_on_aws_may_ask_for_a_role() -> None:
     assert all(f"`{name}`" in DOCS for name in (*names, "GPU_AMI_SIGN_KEY", "GPU_AMI_PR_TOKEN"))
 
 
+def test_actions_are_pinned_by_their_commit() -> None:
+    """A tag can be moved: what it then names would run with the role of the job."""
+    files = [*WORKFLOWS, *(ROOT / "actions").glob("*/action.yml")]
+    used = [
+        line.strip() for path in files for line in path.read_text(encoding="utf-8").splitlines() if "uses: " in line
+    ]
+    others = [line.partition("uses: ")[2] for line in used if "uses: ./" not in line]
+    assert len(others) > 10
+    assert [line for line in others if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+
+
+def test_no_job_has_a_privilege_that_it_does_not_need() -> None:
+    """Privileged is the rehearsal alone, which forks do not get; credentials for git are kept where it pushes."""
+    for name in ("gpu-ami", "nightly", "bump"):
+        for title, job in workflow(name)["jobs"].items():
+            checkouts = [step for step in job["steps"] if "actions/checkout" in step.get("uses", "")]
+            kept = [step for step in checkouts if step.get("with", {}).get("persist-credentials") is not False]
+            assert bool(kept) == ((name, title) == ("bump", "bump")), (name, title)
+            if "--privileged" in str(job.get("container", "")):
+                assert title == "rehearse" and "!github.event.pull_request.head.repo.fork" in job["if"]
+        assert workflow(name)["permissions"] == {"contents": "read"}
+
+
 def test_the_rehearsal_installs_every_program_of_the_local_region() -> None:
     script = workflow()["jobs"]["rehearse"]["steps"][0]["run"]
     assert set(TOOLS.values()) <= set(re.findall(r"[\w.+-]+", script))
