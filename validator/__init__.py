@@ -7,6 +7,7 @@ outcomes             the outcome that pytest reports becomes a verdict
 selection            the plugin's options; which of the collected checks run; their ids, roles and promises
 identity             ids, roles and promises of checks in the results
 tiers                proof tiers: what their checks prove and do not prove
+secret_shapes        what looks like a secret in a text, for evidence and imported templates
 tried_on             what each check was tried on: real hardware, a transcript, replicas alone
 plan                 plan.json as the checks read it: a missing key makes a check UNPROVEN
 plan_document        the types of the content of plan.json, for gpu_ami and the checks

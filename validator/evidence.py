@@ -1,6 +1,7 @@
 """Collects evidence of a host, whatever the verdict: logs and states as files, facts and replicas for the report.
 
-It never contains secrets: no key files, no shadow, no credentials, and no environment of any process.
+No key file, shadow, credential or environment of a process is collected, and what looks like a secret in a log is not
+shown (secret_shapes); a program may still have printed one that looks like any word. Its owner alone can read it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from onhost import support_bundle
 from onhost.support_bundle import AGENT, BUG_REPORT, BUG_REPORT_BYTES, BUG_REPORT_SECONDS
-from validator import pci, remote
+from validator import pci, remote, secret_shapes
 from validator.results import Replica
 from validator.transport import Command, SshError, backend
 
@@ -57,6 +58,7 @@ OF_A_FAILURE = frozenset({"nvidia-smi.txt", "slow-units.txt", "unit-files.txt"})
 # Files of an image that is not booted. The other commands would describe the machine that runs them.
 OF_FILES = frozenset({"packages.txt", MATERIALS_FILE, "agent-config.json", "agent-config.toml"})
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
+_OF_LINES = (".log", ".txt", ".toml")  # other files are read by programs: JSON, XML
 _DEADLINE = 60.0
 _MATERIALS_DEADLINE = 240.0  # modinfo reads every kernel module
 # The vendor's own report: only if a check has failed.
@@ -171,7 +173,9 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
 
 def _keep(folder: Path, name: str, rc: int, out: bytes, err: bytes) -> None:
     error = b"" if rc == 0 and out else b"\n[exit status %d] " % rc + err
-    if name != BUG_REPORT:
+    if name.endswith(_OF_LINES):
+        (folder / name).write_bytes(secret_shapes.hidden_bytes(out + error))
+    elif name != BUG_REPORT:
         (folder / name).write_bytes(out + error)
     elif rc != _NO_BUG_REPORT:  # the driver has no such script
         if out:

@@ -54,6 +54,7 @@ def admit_named_only(config: pytest.Config) -> None:
     """
     if not config.known_args_namespace.isolated:
         return
+    os.umask(0o077)  # logs of a host may hold what its users' programs printed
     folders = _named_folders(config, config.known_args_namespace.file_or_dir)
     config.pluginmanager._is_in_confcutdir = functools.partial(_is_below, folders=folders)  # type: ignore[method-assign]
     # After the standard library, which a module of a named folder therefore cannot replace.

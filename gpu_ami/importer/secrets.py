@@ -3,14 +3,15 @@
 A recipe is committed, and what a command prints is kept in logs: a secret's value stands in neither. When unsure, a
 value is a secret: the person who imports the template has it before them.
 
-Shapes: AWS's "Understanding unique ID prefixes" (IAM user guide), GitHub's, GitLab's, Slack's and npm's documentation
-of their token formats, RFC 7468 (PEM), RFC 7519 (JWT), crypt(5); read 2026-11-25.
+The shapes of tokens are those of validator.secret_shapes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+
+from validator import secret_shapes
 
 NOT_SHOWN = "(value not shown)"
 _REPLACEMENT = "[not shown]"
@@ -27,23 +28,7 @@ _NOT_SECRET = {"http_tokens", "user_data_file"}
 _DIGEST_WORDS = {"sha", "sha1", "sha256", "sha512", "md5", "checksum", "digest", "commit", "revision", "fingerprint"}
 
 _ASSIGNED = r"passw(?:or)?d|passphrase|pwd|secret|token|(?:api|access|private|account|auth)[_-]?key|credentials?"
-_SHAPES = re.compile(
-    "|".join(
-        (
-            r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}\b",
-            r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:.*?-----END [A-Z0-9 ]*-----|.*)",
-            r"\beyJ[\w-]{6,}\.[\w-]{4,}(?:\.[\w-]*)?",
-            r"\bgh[pousr]_\w{16,}|\bgithub_pat_\w{16,}|\bglpat-[\w-]{16,}|\bnpm_\w{16,}|\bpypi-[\w-]{16,}",
-            r"\bxox[a-z]-[\w-]{8,}|\bxapp-[\w-]{8,}|hooks\.slack\.com/\S+|discord(?:app)?\.com/api/webhooks/\S+",
-            r"\b(?:sk|rk|pk)[_-](?:live|test|proj|ant)[\w-]{8,}|\bsk-[\w-]{16,}|\bAIza[\w-]{20,}|\bhf_\w{16,}",
-            r"\bnvapi-[\w-]{16,}|\bdckr_pat_[\w-]{8,}|\bhv[sb]\.[\w-]{16,}|\bdop_v1_\w{16,}|\bSG\.[\w-]{16,}",
-            r"\$(?:1|2[abxy]|5|6|y|gy|apr1)\$[^\s'\"]{8,}",
-            r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/@'\"]*:[^\s/@'\"]+@[^\s'\"]*",
-            r"(?i:[?&][\w-]*(?:token|sig|signature|credential|password|key|code)=[^&\s'\"]+)",
-        )
-    ),
-    re.DOTALL,
-)
+_SHAPES = re.compile("|".join(secret_shapes.SHAPES), re.DOTALL)
 # A name with its value, and options of commands: within a value alone, since a remark says `password: …` itself.
 _ASSIGNMENTS = re.compile(
     "|".join(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from securesystemslib.exceptions import UnsupportedLibraryError
 from securesystemslib.signer import CryptoSigner, Key, SecretsHandler, Signature, Signer, SSlibKey
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 KMS_SCHEME = "awskms:///"
 _PRIVATE_MODE, _PUBLIC_MODE = 0o600, 0o644
 _READABLE_BY_OTHERS = 0o077
+_LEAST_RSA_BITS = 2048  # NIST SP 800-131A rev. 2: shorter ones are not allowed for signatures
 # KMS's name of an algorithm → securesystemslib's scheme; the first that a key supports is used.
 _SCHEMES = {
     "ECDSA_SHA_256": "ecdsa-sha2-nistp256",
@@ -96,6 +98,7 @@ def load_signer(text: str, place: Place | None = None) -> Signer:
         raise UsageError(f"{path}: the private key can be read by others", hint=f"chmod 600 {path}")
     try:
         private: Any = serialization.load_pem_private_key(data, password=None)
+        _require_length(private, text)
         return CryptoSigner(private)
     except TypeError as error:  # cryptography's way to say that a passphrase is missing
         hint = "decrypt it into a file of mode 0600, or use a KMS key"
@@ -111,10 +114,19 @@ def load_public(text: str, place: Place | None = None) -> SSlibKey:
         return KmsSigner(kms.Key(text.removeprefix(KMS_SCHEME), place)).public_key
     path = Path(text)
     try:
-        return SSlibKey.from_crypto(serialization.load_pem_public_key(_read(path)))
+        public: Any = serialization.load_pem_public_key(_read(path))
+        _require_length(public, text)
+        return SSlibKey.from_crypto(public)
     except (ValueError, UnsupportedAlgorithm, UnsupportedLibraryError) as error:
         hint = "`gpu-ami key public KEY` prints the public part of a private key"
         raise UsageError(f"{path}: not a public key (PEM): {error}", hint=hint) from error
+
+
+def _require_length(key: Any, name: str) -> None:
+    """UsageError: an RSA key that is too short to be relied on."""
+    if isinstance(key, RSAPrivateKey | RSAPublicKey) and key.key_size < _LEAST_RSA_BITS:
+        hint = "`gpu-ami key new PATH` makes an ed25519 key"
+        raise UsageError(f"{name}: RSA with {key.key_size} bits, at least {_LEAST_RSA_BITS} are needed", hint=hint)
 
 
 def trusted(named: Sequence[str], trust_file: Path | None, place: Place | None = None) -> list[TrustedKey]:
@@ -124,7 +136,19 @@ def trusted(named: Sequence[str], trust_file: Path | None, place: Place | None =
     if not keys:
         hint = "pass --key release.pub, or --trust FILE for several keys, each with an expiry date"
         raise UsageError("no trusted key given", hint=hint)
-    return keys
+    return _unique(keys)
+
+
+def _unique(keys: Sequence[TrustedKey]) -> list[TrustedKey]:
+    """Each key once. UsageError: one is there with two last days, and which of them counts would be the order's."""
+    by_id: dict[str, TrustedKey] = {}
+    for key in keys:
+        first = by_id.setdefault(key.key.keyid, key)
+        if first.expires != key.expires:
+            days = " and ".join(f"{one.name} ({one.expires or 'no end'})" for one in (first, key))
+            hint = "keep one of them: trust in a key has one end"
+            raise UsageError(f"the same key is trusted twice, until different days: {days}", hint=hint)
+    return list(by_id.values())
 
 
 def _trust_file(path: Path, place: Place | None) -> list[TrustedKey]:

@@ -198,10 +198,8 @@ class HostReport:
         return [role for role in core if role in roles or role not in _PLANNED_ONLY]
 
     def unproven_roles(self, roles: Sequence[str], after: str = "") -> list[str]:
-        """Core roles of which no check passed (or was waived), first or after a restart."""
-        passed = {
-            check.role for check in self.checks if (check.verdict == PASS or check.waived) and check.after == after
-        }
+        """Core roles of which no check passed, first or after a restart: a waiver of all of them proves nothing."""
+        passed = {check.role for check in self.checks if check.verdict == PASS and check.after == after}
         return [role for role in self.core_roles(roles) if role not in passed]
 
     def lacks_kernel_xid(self, roles: Sequence[str]) -> bool:
@@ -263,7 +261,7 @@ class HostReport:
         if core is None or self.offline or (roles and "nvidia_driver" not in roles):
             return ""
         check = next((check for check in self.checks if check.id == core), None)
-        if check is not None and (check.verdict == PASS or check.waived):
+        if check is not None and check.verdict == PASS:
             return ""
         why = check.first_line if check is not None else "it did not run"
         return f"nothing computed: {core}: {why}"

@@ -78,6 +78,8 @@ def copy_files(shards: Sequence[Shard], merged: Report, out: Path) -> None:
     for source, target in copies:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(target, foreign_names.read_bytes(source, inputs.LARGEST))
+    if (out / EVIDENCE).is_dir():
+        (out / EVIDENCE).chmod(0o700)
 
 
 def _copies(shard: Shard, merged: Report, out: Path) -> Iterator[tuple[Path, Path]]:

@@ -169,11 +169,12 @@ class Proof:
     files_judged: threading.Event = field(default_factory=threading.Event)
 
     def evidence(self, target: Target, after: str = "") -> Path:
-        """The folder of a host's evidence, made. MachineError: it cannot be made."""
+        """The folder of a host's evidence, made, for its owner alone. MachineError: it cannot be made."""
         folder = self.out / "evidence" / (target.name or evidence_folder(target.instance_type, target.url))
         folder = folder / f"after-{after}" if after else folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            (self.out / "evidence").chmod(0o700)
         except OSError as error:
             raise MachineError(f"{folder}: {error.strerror}") from error
         return folder

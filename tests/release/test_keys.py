@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, x25519
+from cryptography.hazmat.primitives.asymmetric import ec, rsa, x25519
 from moto import mock_aws
 
 from gpu_ami.cloud import Cloud, Place
@@ -75,6 +75,32 @@ def test_what_cannot_sign_is_refused(tmp_path: Path, public: Path) -> None:
         keys.load_signer(str(tmp_path / "none"))
     with pytest.raises(UsageError, match="not a public key"):
         keys.load_public(str(tmp_path / "release.key"))
+
+
+def test_a_short_rsa_key_is_refused(tmp_path: Path) -> None:
+    """RSA-1024 was accepted."""
+    private = rsa.generate_private_key(65537, 1024)
+    with pytest.raises(UsageError, match="RSA with 1024 bits, at least 2048"):
+        keys.load_signer(private_file(tmp_path / "short", private))
+    pem = private.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "short.pub").write_bytes(pem)
+    with pytest.raises(UsageError, match="RSA with 1024 bits, at least 2048"):
+        keys.trusted([str(tmp_path / "short.pub")], None)
+
+
+@pytest.mark.parametrize("rows", [("", ", expires: 2020-01-31"), (", expires: 2020-01-31", "")])
+def test_a_key_has_one_last_day_whatever_the_order(tmp_path: Path, public: Path, rows: tuple[str, str]) -> None:
+    """The last row decided: a key whose trust had ended was accepted by a second row of it."""
+    file = tmp_path / "trust.yml"
+    lines = [f"  - {{name: k{number}, file: {public.name}{row}}}" for number, row in enumerate(rows)]
+    file.write_text("\n".join(["keys:", *lines]))
+    with pytest.raises(UsageError, match="trusted twice, until different days"):
+        keys.trusted([], file)
+    file.write_text("\n".join(["keys:", lines[1]]))
+    if rows[1]:
+        with pytest.raises(UsageError, match="trusted twice"):
+            keys.trusted([str(public)], file)
+    assert len(keys.trusted([str(public), str(public)], None)) == 1
 
 
 def test_a_kms_key_signs_and_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

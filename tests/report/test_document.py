@@ -209,6 +209,18 @@ def test_waived_check_is_no_failure() -> None:
     assert report.verdict == "PASS" and report.failures() == []
 
 
+@pytest.mark.parametrize("role", ["xid", "event_parser", "boot"])
+def test_waivers_of_all_checks_of_a_core_role_prove_nothing(role: str) -> None:
+    """`xid::*` in a waivers file made a PASS of an image that captures no Xid."""
+    host = a_host("g5.12xlarge")
+    waived = tuple(
+        replace(check, verdict=Verdict.FAIL, waived=WAIVER) if check.role == role else check for check in host.checks
+    )
+    report = a_report(replace(host, checks=waived))
+    assert report.verdict == "UNPROVEN"
+    assert f"{role}: no check of it passed" in report.hosts[0].unproven(report.roles)
+
+
 def test_waiver_that_one_pass_used_is_used() -> None:
     from validator.results import HostResults
 
