@@ -22,6 +22,7 @@ CHECKS: Mapping[str, Check] = {
     "subnet_id": network.subnet,
     "login": network.ways_in,
     "routes": network.routes,
+    "VPC Block Public Access": network.public_access,
     "security_group_ids": network.security_groups,
     "instance_profile": identity.instance_profile,
     "dead_man_role": identity.dead_man,

@@ -131,6 +131,49 @@ def _routes(scope: Scope, row: SubnetTypeDef) -> Iterator[Finding]:
         yield ok("routes", f"{name}: {anywhere} to {target}")
 
 
+def public_access(scope: Scope) -> Iterator[Finding]:
+    """VPC Block Public Access lets builder and machines out, and SSH in (VPC user guide, read 2026-11-27).
+
+    A subnet with an internet gateway needs an exclusion for both directions; one with a NAT gateway is cut off only
+    where both directions are blocked.
+    """
+    options = scope.ec2.describe_vpc_block_public_access_options()["VpcBlockPublicAccessOptions"]
+    mode = options.get("InternetGatewayBlockMode", "off")
+    if mode == "off":
+        return
+    excluded = _exclusions(scope)
+    for row in _subnets(scope):
+        allowed = {excluded[name] for name in (row["SubnetId"], row["VpcId"]) if name in excluded}
+        table = _route_table(scope, row)
+        direct = any(str(route.get("GatewayId", "")).startswith("igw-") for route in table.get("Routes", []))
+        if "allow-bidirectional" in allowed or (not direct and (allowed or mode == "block-ingress")):
+            yield ok(_PUBLIC_ACCESS, f"{mode} in {scope.place.region}, which lets {row['SubnetId']} out")
+            continue
+        needed = "allow-bidirectional" if direct else "allow-egress"
+        remedy = (
+            f"aws ec2 create-vpc-block-public-access-exclusion --subnet-id {row['SubnetId']}"
+            f" --internet-gateway-exclusion-mode {needed}, or a subnet whose VPC has one"
+        )
+        text = f"{mode} in {scope.place.region}: {row['SubnetId']} reaches neither AWS nor package indexes"
+        yield error(_PUBLIC_ACCESS, text, "off, or an exclusion", remedy)
+
+
+_PUBLIC_ACCESS = "VPC Block Public Access"
+
+
+def _exclusions(scope: Scope) -> dict[str, str]:
+    """Subnet or VPC → the mode of its exclusion from VPC Block Public Access."""
+    modes, asked = dict[str, str](), dict[str, str]()
+    while True:  # botocore has no paginator for it
+        page = scope.ec2.describe_vpc_block_public_access_exclusions(**asked)  # type: ignore[arg-type]
+        for row in page.get("VpcBlockPublicAccessExclusions", []):
+            if row["State"] in ("create-complete", "update-complete"):
+                modes[row["ResourceArn"].rpartition("/")[2]] = row["InternetGatewayExclusionMode"]
+        if not page.get("NextToken"):
+            return modes
+        asked = {"NextToken": page["NextToken"]}
+
+
 def _no_way_out(scope: Scope, subnet: SubnetTypeDef, name: str) -> Iterator[Finding]:
     """Without a default route, packages come from a mirror in the VPC and AWS is reached through endpoints."""
     filters: list[FilterTypeDef] = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,20 +18,22 @@ from gpu_ami.errors import CloudError, ForeignAnswer, UsageError
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef, FilterTypeDef, InstanceTypeInfoTypeDef
 
+AWS_EBS = "alias/aws/ebs"  # as GetEbsDefaultKmsKeyId answers where the account has set no other
 _OLD = timedelta(days=730)  # AWS deprecates public AMIs after two years (EC2, "Deprecate an AMI")
 
 
 def kms_key(scope: Scope) -> Iterator[Finding]:
-    """The key exists, is enabled, and can encrypt a volume (symmetric)."""
-    name = scope.place.kms_key_id
-    if not name:
-        yield ok("kms_key_id", "none: the account's default key for EBS")
+    """The key, or the account's default one for EBS, exists, is enabled, and can encrypt a volume (symmetric)."""
+    name = scope.place.kms_key_id or scope.ec2.get_ebs_default_kms_key_id()["KmsKeyId"]
+    if name == AWS_EBS:
+        yield ok("kms_key_id", f"none: the account's default key for EBS, {AWS_EBS}")
         return
     kms = scope.cloud.client("kms")
     try:
         key = kms.describe_key(KeyId=name)["KeyMetadata"]
     except kms.exceptions.NotFoundException:
-        remedy = "correct kms_key_id (id, alias/NAME or ARN) or region"
+        own = "correct kms_key_id (id, alias/NAME or ARN) or region"
+        remedy = own if scope.place.kms_key_id else "the account's default key for EBS is gone: set kms_key_id"
         yield error("kms_key_id", f"{name} is not in {scope.place.region}", "a key", remedy)
         return
     if key["KeyState"] != "Enabled":
@@ -42,7 +45,8 @@ def kms_key(scope: Scope) -> Iterator[Finding]:
         text = f"{name} is managed by AWS: images encrypted with it cannot be shared"
         yield warning("kms_key_id", text, "a customer managed key, if the image is for other accounts")
     else:
-        yield ok("kms_key_id", f"{name} is enabled")
+        whose = "" if scope.place.kms_key_id else "none: the account's default key for EBS, "
+        yield ok("kms_key_id", f"{whose}{name} is enabled")
 
 
 def source_ami(scope: Scope) -> Iterator[Finding]:
@@ -52,9 +56,13 @@ def source_ami(scope: Scope) -> Iterator[Finding]:
     try:
         resolved = scope.source_ami(scope.cloud, scope.plan)
     except UsageError as wrong:
-        yield error("source_ami", wrong.message, f"an AMI in {scope.place.region}", wrong.hint)
+        hint = _allowed_amis(scope) or wrong.hint
+        yield error("source_ami", wrong.message, f"an AMI in {scope.place.region}", hint)
         return
     image = scope.cloud.image(resolved["id"]) or {}
+    if image.get("ImageAllowed") is False:  # else EC2 would not list it (EC2 user guide, "Allowed AMIs")
+        text_refused = f"{resolved['id']} is outside the account's Allowed AMIs, which are in audit mode"
+        yield warning("source_ami", text_refused, "an AMI that they allow", f"add {image.get('OwnerId')} to them")
     text = f"{resolved['id']} ({resolved['name']}), created {resolved['created'][:10] or 'at an unknown time'}"
     if image.get("Architecture") != scope.plan["architecture"]:
         expected = str(scope.plan["architecture"])
@@ -71,6 +79,17 @@ def source_ami(scope: Scope) -> Iterator[Finding]:
         yield warning("source_ami", text, "an AMI of the last two years", "name a newer release")
     else:
         yield ok("source_ami", text)
+
+
+def _allowed_amis(scope: Scope) -> str:
+    """What to do where the account's Allowed AMIs may hide an AMI; "" where they are off, or cannot be read."""
+    with contextlib.suppress(CloudError), aws_errors.translated("looking up Allowed AMIs"):
+        settings = scope.ec2.get_allowed_images_settings()
+        if settings.get("State") == "enabled":
+            criteria = settings.get("ImageCriteria") or []
+            listed = sorted({name for row in criteria for name in row.get("ImageProviders", [])})
+            return f"Allowed AMIs hides AMIs of all but {', '.join(listed) or 'some owners'}: add its owner there"
+    return ""
 
 
 def _time(text: str) -> datetime | None:

@@ -43,6 +43,13 @@ IMAGE = {
 }
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "GetEbsDefaultKmsKeyId": {"KmsKeyId": "alias/aws/ebs"},
+    "DescribeVpcBlockPublicAccessOptions": {"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": "off"}},
+    "DescribeVpcBlockPublicAccessExclusions": {"VpcBlockPublicAccessExclusions": []},
+    "GetAllowedImagesSettings": {"State": "disabled"},
+    "GetImageBlockPublicAccessState": {"ImageBlockPublicAccessState": "block-new-sharing"},
+}
 DEAD_MAN = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"
 AGENT = {
     "Version": "2012-10-17",
@@ -69,6 +76,8 @@ class Account:
     simulated: dict[str, str] = field(default_factory=dict)
     dry_run_refusals: dict[str, str] = field(default_factory=dict)
     reservations: list[dict[str, Any]] = field(default_factory=list)
+    # Settings of the account that moto has not, by the call that reads them.
+    settings: dict[str, dict[str, Any]] = field(default_factory=lambda: dict(SETTINGS))
 
     @property
     def ec2(self) -> Any:
@@ -193,6 +202,8 @@ def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) ->
         if model.name == "DescribeInstanceConnectEndpoints":
             row = {"InstanceConnectEndpointId": "eice-00000001", "State": "create-complete"}
             return answer({"InstanceConnectEndpoints": [row]})
+        if model.name in account.settings:
+            return answer(account.settings[model.name])
         if params.get("body", {}).get("DryRun") and model.name in account.dry_run_refusals:
             raise refusal(account.dry_run_refusals[model.name], model.name)
         return None

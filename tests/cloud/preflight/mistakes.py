@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpu_ami.cloud.preflight.findings import Level
-from tests.cloud.preflight.account import AGENT, DEAD_MAN, TRUST, Account, Wrapped, other_vpc, security_group
+from tests.cloud.preflight.account import AGENT, DEAD_MAN, REGION, TRUST, Account, Wrapped, other_vpc, security_group
 
-ERROR, WARNING = Level.ERROR, Level.WARNING
+ERROR, OK, WARNING = Level.ERROR, Level.OK, Level.WARNING
 
 
 def _small_subnet(account: Account) -> None:
@@ -224,6 +224,106 @@ def _session_manager(account: Account) -> None:
 def _session_manager_on_debian(account: Account) -> None:
     _session_manager(account)
     account.plan["os"] = {"id": "debian"}
+
+
+def _setting(call: str, **answer: Any) -> Callable[[Account], None]:
+    return lambda account: account.settings.update({call: answer})
+
+
+def _public_access(mode: str, *exclusions: tuple[str, str]) -> Callable[[Account], None]:
+    """VPC Block Public Access with exclusions: of `subnet` or `vpc`, and their modes."""
+
+    def mutate(account: Account) -> None:
+        ids = {"subnet": account.place.subnet_id, "vpc": account.vpc}
+        rows = [
+            {"ResourceArn": f"arn:aws:ec2:{REGION}:123456789012:{kind}/{ids[kind]}",
+             "InternetGatewayExclusionMode": excluded, "State": "create-complete"}
+            for kind, excluded in exclusions
+        ]  # fmt: skip
+        _setting("DescribeVpcBlockPublicAccessOptions", VpcBlockPublicAccessOptions={"InternetGatewayBlockMode": mode})(
+            account
+        )
+        _setting("DescribeVpcBlockPublicAccessExclusions", VpcBlockPublicAccessExclusions=rows)(account)
+
+    return mutate
+
+
+def _behind_nat(change: Callable[[Account], None]) -> Callable[[Account], None]:
+    def mutate(account: Account) -> None:
+        _nat_route(account)
+        account.change(ssh_interface="private_ip")
+        change(account)
+
+    return mutate
+
+
+def _default_key(state: str) -> Callable[[Account], None]:
+    """The account's default key for EBS is a customer's own."""
+
+    def mutate(account: Account) -> None:
+        key = account.place.kms_key_id
+        account.change(kms_key_id=None)
+        _setting("GetEbsDefaultKmsKeyId", KmsKeyId=key)(account)
+        if state == "Disabled":
+            account.cloud.client("kms").disable_key(KeyId=key)
+
+    return mutate
+
+
+def _allowed_images(state: str, listed: str = "amazon") -> Callable[[Account], None]:
+    """Allowed AMIs of Amazon's alone; where they are enabled, EC2 does not list the source AMI."""
+
+    def mutate(account: Account) -> None:
+        _setting("GetAllowedImagesSettings", State=state, ImageCriteria=[{"ImageProviders": [listed]}])(account)
+        account.image["ImageAllowed"] = False
+        if state == "enabled":
+            account.image["ImageId"] = "ami-00000000000000000"
+
+    return mutate
+
+
+OF_THE_ACCOUNT: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
+    ("default key disabled", _default_key("Disabled"), ERROR, "kms_key_id", "is Disabled"),
+    ("default key of the customer", _default_key("Enabled"), OK, "kms_key_id", "the account's default key for EBS, "),
+    (
+        "no public access",
+        _public_access("block-bidirectional"),
+        ERROR,
+        "VPC Block Public Access",
+        "reaches neither AWS nor package indexes",
+    ),
+    ("no public ingress", _public_access("block-ingress"), ERROR, "VPC Block Public Access", "block-ingress"),
+    (
+        "subnet excluded for egress alone",
+        _public_access("block-ingress", ("subnet", "allow-egress")),
+        ERROR,
+        "VPC Block Public Access",
+        "block-ingress",
+    ),
+    (
+        "VPC excluded",
+        _public_access("block-bidirectional", ("vpc", "allow-bidirectional")),
+        OK,
+        "VPC Block Public Access",
+        "lets subnet-",
+    ),
+    (
+        "NAT without ingress",
+        _behind_nat(_public_access("block-ingress")),
+        OK,
+        "VPC Block Public Access",
+        "lets subnet-",
+    ),
+    (
+        "NAT cut off",
+        _behind_nat(_public_access("block-bidirectional")),
+        ERROR,
+        "VPC Block Public Access",
+        "block-bidirectional",
+    ),
+    ("hidden by Allowed AMIs", _allowed_images("enabled"), ERROR, "source_ami", "ami-0123456789abcdef0 (id) is not"),
+    ("Allowed AMIs in audit mode", _allowed_images("audit-mode"), WARNING, "source_ami", "outside the account's"),
+]
 
 
 MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [

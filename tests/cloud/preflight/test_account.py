@@ -211,11 +211,6 @@ def test_time_of_an_image(text: str, expected: datetime | None) -> None:
     assert resources._time(text) == expected
 
 
-def test_place_without_a_key_uses_the_accounts_default_key() -> None:
-    (finding,) = resources.kms_key(Scope(Cloud(Place(name="aws", region="us-east-1"))))
-    assert finding.level is Level.OK
-
-
 def test_without_a_plan_there_is_no_source_ami_to_look_up() -> None:
     def unused(_cloud: Cloud, _plan: Any) -> dict[str, str]:
         raise AssertionError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from moto import mock_aws
@@ -11,8 +11,10 @@ from moto import mock_aws
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
-from gpu_ami.cloud.preflight.findings import Finding, Level
+from gpu_ami.cloud.preflight import resources
+from gpu_ami.cloud.preflight.findings import Finding, Level, Scope
 from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.plan import resolve_source_ami
 from tests.cloud.preflight.account import (
     REGION,
     Account,
@@ -22,7 +24,8 @@ from tests.cloud.preflight.account import (
     refusal,
     session,
 )
-from tests.cloud.preflight.mistakes import ERROR, MISTAKES, WARNING
+from tests.cloud.preflight.mistakes import ERROR, MISTAKES, OF_THE_ACCOUNT, WARNING
+from validator.plan_document import PlanDocument
 
 
 @pytest.fixture
@@ -55,9 +58,12 @@ def test_nothing_is_found_in_a_good_place(account: Account) -> None:
     preflight.require(findings)
 
 
-@pytest.mark.slow  # 62 accounts; all mistakes in one account are found below
+ACCOUNTS = [*MISTAKES, *OF_THE_ACCOUNT]
+
+
+@pytest.mark.slow  # an examination for each; all mistakes in one account are found below
 @pytest.mark.parametrize(
-    ("mutation", "level", "subject", "text"), [row[1:] for row in MISTAKES], ids=[row[0] for row in MISTAKES]
+    ("mutation", "level", "subject", "text"), [row[1:] for row in ACCOUNTS], ids=[row[0] for row in ACCOUNTS]
 )
 def test_planted_mistake_is_found(
     account: Account, mutation: Callable[[Account], None], level: Level, subject: str, text: str
@@ -68,6 +74,16 @@ def test_planted_mistake_is_found(
     assert len(matches) == 1, [str(finding) for finding in findings]
     assert level is not ERROR or matches[0].expected
     assert preflight.exit_code(findings) in ((2, 4) if level is ERROR else (0, 2))
+
+
+def test_allowed_amis_are_named_where_they_hide_the_source_ami(account: Account) -> None:
+    {row[0]: row[1] for row in OF_THE_ACCOUNT}["hidden by Allowed AMIs"](account)
+    scope = Scope(account.cloud, cast("PlanDocument", account.plan), resolve_source_ami)
+    (finding,) = resources.source_ami(scope)
+    assert (finding.level, finding.remedy) == (
+        ERROR,
+        "Allowed AMIs hides AMIs of all but amazon: add its owner there",
+    )
 
 
 # Mistakes that one place can have at the same time.
