@@ -7,6 +7,7 @@ GpuAmiError            (never raised itself)
 ├── BuildError         3  Packer or Ansible did not produce an image
 ├── CloudError         4  the cloud, the network or a machine failed
 │   ├── MachineError   4  a machine did not boot or stopped answering
+│   ├── Unreachable    4  no connection to AWS, or it broke off: DNS, a reset, a timeout
 │   └── ForeignAnswer  4  something that is not AWS answered: a proxy, a login page
 ├── CapacityError      5  no capacity for an instance type (never green)
 └── InternalError      8  a defect of gpu-ami: says nothing about the image
@@ -92,6 +93,10 @@ class CloudError(GpuAmiError):
 
 
 class MachineError(CloudError):
+    pass
+
+
+class Unreachable(CloudError):
     pass
 
 

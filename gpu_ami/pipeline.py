@@ -23,6 +23,7 @@ from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
 from gpu_ami.files import data_root, home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
+from gpu_ami.publish import sharing
 from gpu_ami.region import Session, SessionRequest, choose, provider, require_no_error
 from gpu_ami.report import certificate, document, page, page_machine, writer
 from gpu_ami.validate import (
@@ -112,7 +113,12 @@ def build_stage(
         session.progress.note(f"build: {kept.ami} was made by this plan and these roles; --fresh builds it anew")
         session.region.note_use(kept.ami, out)
         return kept
-    checked = _check_sources(plan, session, source_check) if session.place.answers_preflight else None
+    checked = None
+    if session.place.answers_preflight:
+        for finding in sharing.examine_default(session.place, plan.image):
+            if finding.level is not preflight.Level.OK:  # the build can go on: another policy may be published by
+                session.progress.note(str(finding))
+        checked = _check_sources(plan, session, source_check)
     session.region.make_room(out)
     session.region.prepare(plan.document)
     session.region.publish_source_ami(plan.document)

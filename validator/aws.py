@@ -30,6 +30,7 @@ class Kind(StrEnum):
     EXPIRED = "expired"
     CREDENTIALS = "credentials"
     THROTTLED = "throttled"
+    SERVER = "server"
     REQUEST = "request"
 
 
@@ -48,7 +49,7 @@ class AwsError:
     @property
     def retry(self) -> bool:
         """Whether the same call may succeed later."""
-        return self.kind is Kind.THROTTLED
+        return self.kind in (Kind.THROTTLED, Kind.SERVER)
 
     @property
     def exit_code(self) -> int:
@@ -67,9 +68,11 @@ _DENIED = (
     "(`aws sts decode-authorization-message` decodes an encoded message)"
 )
 _EXPIRED = "the credentials have expired: log in again; a CI job needs a session as long as the run"
-_UNKNOWN_KEY = "check the credentials: AWS does not know this access key"
+_REGION = "; in an opt-in region also: is the region enabled for the account?"
+_UNKNOWN_KEY = f"check the credentials: AWS does not know this access key{_REGION}"
 _SIGNATURE = "check the secret access key and the clock of this machine"
 _THROTTLED = "AWS limits the rate of this call for the account: wait, or run fewer machines at a time"
+_SERVER = "an error of AWS's own: try again; https://health.aws.amazon.com shows outages"
 _KMS = "the KMS key is disabled, pending deletion, or not usable by the caller: kms_key_id of the --where file"
 _PARAMETER = "AWS names the parameter: compare it with the --where file"
 
@@ -156,7 +159,7 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError("InvalidClientTokenId", Kind.CREDENTIALS, _UNKNOWN_KEY),
     AwsError("InvalidSignatureException", Kind.CREDENTIALS, _SIGNATURE),
     AwsError("SignatureDoesNotMatch", Kind.CREDENTIALS, _SIGNATURE),
-    AwsError("AuthFailure", Kind.CREDENTIALS, "check the credentials and the clock of this machine"),
+    AwsError("AuthFailure", Kind.CREDENTIALS, f"check the credentials and the clock of this machine{_REGION}"),
     AwsError("RequestLimitExceeded", Kind.THROTTLED, _THROTTLED),
     AwsError("RequestThrottled", Kind.THROTTLED, _THROTTLED),
     AwsError("RequestThrottledException", Kind.THROTTLED, _THROTTLED),
@@ -179,7 +182,17 @@ ERRORS: tuple[AwsError, ...] = (
         Kind.REQUEST,
         "the account is not subscribed to this service or AMI: accept its terms in AWS Marketplace",
     ),
-    AwsError("InternalError", Kind.REQUEST, "AWS failed to launch it: try again"),
+    # "Server error codes" of the EC2 API reference, and the common errors of other services.
+    AwsError("InternalError", Kind.SERVER, _SERVER),
+    AwsError("InternalFailure", Kind.SERVER, _SERVER),
+    AwsError("InternalServerError", Kind.SERVER, _SERVER),
+    AwsError("InternalServiceError", Kind.SERVER, _SERVER),
+    AwsError("ServerInternal", Kind.SERVER, _SERVER),
+    AwsError("ServiceUnavailable", Kind.SERVER, _SERVER),
+    AwsError("ServiceUnavailableException", Kind.SERVER, _SERVER),
+    AwsError("Unavailable", Kind.SERVER, _SERVER),
+    AwsError("RequestTimeout", Kind.SERVER, _SERVER),
+    AwsError("RequestTimeoutException", Kind.SERVER, _SERVER),
     AwsError("InvalidKMSKey.InvalidState", Kind.REQUEST, _KMS),
     AwsError("KMSKeyNotAccessibleFault", Kind.REQUEST, _KMS),
     AwsError(

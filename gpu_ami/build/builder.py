@@ -242,7 +242,7 @@ class Builder:
             try:
                 return self._start_packer(variables, records)
             except CloudError as error:
-                if len(self._instances) > had or not aws_errors.is_throttled(error.code):
+                if len(self._instances) > had or not aws_errors.may_pass(error):
                     raise
                 self.progress.note(f"{error.message} before Packer had a builder: again in {seconds:.0f} s")
                 time.sleep(seconds)

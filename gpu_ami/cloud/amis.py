@@ -48,7 +48,7 @@ def _wait(cloud: Cloud, ami: str, deadline: float) -> list[str]:
         try:
             image = cloud.image(ami)
         except CloudError as error:
-            if not aws_errors.is_throttled(error.code):
+            if not aws_errors.may_pass(error):
                 raise
             image = None
         state = image.get("State", "unknown") if image else state

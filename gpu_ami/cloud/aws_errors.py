@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_ami.errors import CapacityError, CloudError, ForeignAnswer, GpuAmiError, UsageError
+from gpu_ami.errors import CapacityError, CloudError, ForeignAnswer, GpuAmiError, Unreachable, UsageError
 from validator.aws import AwsError, Kind, NotOfAws, classify, is_known
 
 ACTION_SECONDS = 300.0
@@ -34,9 +34,9 @@ _API_ERROR = re.compile(r"api error (?P<code>[A-Z][\w.]+):")
 _WAITED = re.compile(r"unexpected state 'failed', wanted target|exceeded (?:max )?wait (?:attempts|time)")
 
 
-def is_throttled(code: str) -> bool:
-    """Whether the code is a refusal of the call's rate: the same call may succeed later."""
-    return classify(code).retry
+def may_pass(error: GpuAmiError) -> bool:
+    """Whether the same call may succeed later: AWS throttled it or failed itself, or could not be reached."""
+    return isinstance(error, Unreachable) or (not isinstance(error, ForeignAnswer) and classify(error.code).retry)
 
 
 def is_quota(code: str) -> bool:
@@ -185,7 +185,17 @@ def translated(action: str) -> Iterator[None]:
     except exceptions.ProxyConnectionError as error:
         raise CloudError(f"{action}: {error}{_reason(error)}", hint=_PROXY_HINT) from error
     except exceptions.BotoCoreError as error:
-        raise CloudError(f"{action}: {error}", hint="is the endpoint reachable from this machine?") from error
+        broken = isinstance(
+            error,
+            (
+                exceptions.HTTPClientError,
+                exceptions.EndpointConnectionError,
+                exceptions.ConnectTimeoutError,
+                exceptions.IncompleteReadError,
+            ),
+        )
+        kind = Unreachable if broken else CloudError
+        raise kind(f"{action}: {error}", hint="is the endpoint reachable from this machine?") from error
     except ResponseParserError as error:
         reason = str(error).partition(", invalid XML received")[0].partition(":\n")[0]
         raise _not_aws(action, reason) from error

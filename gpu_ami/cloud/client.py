@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpu_ami.cloud.place import Place
 
 _POLL_SECONDS = 1.0
+_END_SECONDS = 120.0  # of an outage, that ending instances outlasts
 _FORMER_STATE = {"IncorrectInstanceState", "IncorrectState"}
 _SPOT_STOP = "a Spot Instance of a one-time request cannot be stopped"
 
@@ -258,6 +259,17 @@ class Cloud:
                     raise
             time.sleep(_POLL_SECONDS)
 
+    def _persistent(self, call: Callable[[], None]) -> None:
+        """The call; again while it may succeed later: what is not terminated costs money."""
+        deadline = time.monotonic() + _END_SECONDS
+        while True:
+            try:
+                return call()
+            except CloudError as error:
+                if not aws_errors.may_pass(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_SECONDS)
+
     def _settled(self, call: Callable[[], None]) -> None:
         """The call; again each second where the server that got it knows the former state of the instance alone."""
         deadline = time.monotonic() + self.place.consistent_seconds
@@ -278,7 +290,7 @@ class Cloud:
             reservations = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
             instances = [instance for row in reservations for instance in row.get("Instances", [])]
             if any(not instance["State"]["Name"] for instance in instances):
-                raise KeyError("Name")
+                raise aws.NotOfAws("a state has no name")
         if not instances:
             code = "InvalidInstanceID.NotFound"  # an empty answer means the same
             raise aws_errors.from_code(f"describing {instance_id}", code, "DescribeInstances returned no instance")
@@ -344,11 +356,11 @@ class Cloud:
             time.sleep(_POLL_SECONDS)
 
     def _answer_or_none(self, instance_id: str, deadline: float) -> InstanceTypeDef | None:
-        """The instance; None where AWS throttles this poll and there is time for another."""
+        """The instance; None where this poll may succeed later and there is time for another."""
         try:
             return self.instance(instance_id)
         except CloudError as error:
-            if not aws_errors.is_throttled(error.code) or time.monotonic() > deadline:
+            if not aws_errors.may_pass(error) or time.monotonic() > deadline:
                 raise
             return None
 
@@ -386,7 +398,7 @@ class Cloud:
     def terminate(self, instance_ids: list[str]) -> None:
         """Orders TerminateInstances."""
         if instance_ids:
-            self._consistent(instance_ids, lambda: self._terminate(instance_ids))
+            self._persistent(lambda: self._consistent(instance_ids, lambda: self._terminate(instance_ids)))
         for instance_id in instance_ids:
             self.forget_end(instance_id)
 

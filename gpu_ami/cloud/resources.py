@@ -128,7 +128,7 @@ def retried(removal: Callable[[], None], passing: Collection[str], seconds: floa
         try:
             return removal()
         except CloudError as error:
-            passes = error.code in passing or aws_errors.is_throttled(error.code)
+            passes = error.code in passing or aws_errors.may_pass(error)
             if not passes or time.monotonic() >= deadline:
                 raise
         time.sleep(_POLL_SECONDS)

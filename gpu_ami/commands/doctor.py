@@ -22,8 +22,9 @@ Exit code 0: nothing is missing; 2: something is missing, and the output names t
 program of $PACKER, or the first in PATH, with its version and plugins.
 
 With --where the place on AWS is checked: credentials, permissions, subnet, routes, security groups, instance profile
-and KMS key; with RECIPE also the source AMI, and quotas, zones and architecture of its instance types. Nothing is
-launched. Exit code 2: the place or the recipe is wrong; 4: AWS refused a call; warnings do not count.
+and KMS key, and whether the keys let images be shared as the release policy says; with RECIPE also the source AMI,
+and quotas, zones and architecture of its instance types. Nothing is launched. Exit code 2: the place or the recipe is
+wrong; 4: AWS refused a call; warnings do not count.
 
 examples:
   gpu-ami doctor
@@ -45,6 +46,8 @@ def register(subparsers: Any) -> None:
     options.add_nodes(parser, text)
     text = "with --where and RECIPE: check the cluster that machines of this image join with --join"
     options.add_join(parser, text)
+    text = "with --where: check whether an image built there can be published so (default: publish.yml, if it is here)"
+    parser.add_argument("--policy", type=Path, metavar="FILE", help=text)
     parser.set_defaults(execute=execute)
 
 
@@ -58,6 +61,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.instance_type:
         hint = "gpu-ami doctor --where aws.yml RECIPE --instance-type TYPE"
         raise UsageError("--instance-type is of a place", hint=hint)
+    if args.policy:
+        raise UsageError("--policy is of a place", hint="gpu-ami doctor --where aws.yml --policy publish.yml")
     if args.recipe:
         raise UsageError("doctor takes RECIPE together with --where", hint="gpu-ami doctor --where aws.yml RECIPE")
     from dataclasses import asdict
@@ -80,6 +85,7 @@ def _place(args: argparse.Namespace) -> Outcome:
 
     from gpu_ami.cloud import Cloud, load_place, preflight
     from gpu_ami.plan import resolve_source_ami
+    from gpu_ami.publish import policy, sharing
 
     asked = {"--join CLUSTER": args.join is not None, "--instance-type TYPE": bool(args.instance_type)}
     for option in (option for option, given in asked.items() if given and not args.recipe):
@@ -90,6 +96,12 @@ def _place(args: argparse.Namespace) -> Outcome:
     cloud = Cloud(place)
     findings = preflight.examine(
         cloud, plan, resolve_source_ami, args.nodes, join=args.join, sets_imds_v2=_sets_imds_v2
+    )
+    image = plan["image"] if plan else ""
+    findings += (
+        sharing.examine(place, policy.load_policy(args.policy, image))
+        if args.policy
+        else sharing.examine_default(place, image)
     )
     lines = [*map(str, findings), "", preflight.summary(findings)]
     return Outcome("\n".join(lines), [asdict(finding) for finding in findings], preflight.exit_code(findings))

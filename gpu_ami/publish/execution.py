@@ -110,16 +110,17 @@ class Execution:
                 time.sleep(POLL_SECONDS)
 
     def _look(self, began: float) -> Image | None:
-        """The image; None while it is not visible yet, or AWS throttles the look."""
+        """The image; None while it is not visible yet, or the look may succeed later."""
         try:
             return self.image()
         except ForeignAnswer:
             raise
         except CloudError as error:
-            is_new = not error.code and time.monotonic() - began < _APPEAR_SECONDS
-            if is_new or aws_errors.is_throttled(error.code):
+            is_gone = not error.code and not aws_errors.may_pass(error)
+            is_new = is_gone and time.monotonic() - began < _APPEAR_SECONDS
+            if is_new or aws_errors.may_pass(error):
                 return None
-            if not error.code:
+            if is_gone:
                 text = "CopyImage named it, and it is gone: was it deregistered? AWS answers the same copy for this day"
                 raise CloudError(error.message, hint=text) from error
             raise

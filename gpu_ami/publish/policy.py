@@ -13,6 +13,7 @@ from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import read_yaml
 from validator.schema import Flag, Integer, Keys, Kind, ListOf, MapOf, Mistake, Text, key_path
 
+DEFAULT_FILE = "publish.yml"
 LATEST = "latest"
 # EC2 API reference, EnableImageDeprecation: at most 10 years from now, of a public AMI 2 years from its creation.
 _MOST_DAYS, _MOST_DAYS_PUBLIC = 3650, 730

@@ -7,12 +7,15 @@ accounts"; EBS user guide, "Share the KMS key used to encrypt a shared Amazon EB
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from gpu_ami.cloud import Cloud, aws_errors, policies
-from gpu_ami.publish.policy import ReleasePolicy
+from gpu_ami.cloud import Cloud, Place, aws_errors, policies, preflight
+from gpu_ami.errors import UsageError
+from gpu_ami.publish.policy import DEFAULT_FILE, RegionPolicy, ReleasePolicy, load_policy
 
 PUBLIC = "all"
 _NEEDED = (
@@ -43,6 +46,54 @@ def read_key(cloud: Cloud, name: str) -> Key:
         text = kms.get_key_policy(KeyId=row["Arn"], PolicyName="default")["Policy"]
         statements = policies.parse(text) if text else []
     return Key(key.arn, False, key.is_enabled, tuple(statements))
+
+
+def examine_default(place: Place, image: str) -> list[preflight.Finding]:
+    """As `examine`, with the release policy of the current folder; nothing where it has none."""
+    path = Path(DEFAULT_FILE)
+    if not path.exists():
+        return []
+    try:
+        policy = load_policy(path, image)
+    except UsageError as wrong:
+        return [preflight.error(DEFAULT_FILE, ": ".join([wrong.message, *wrong.details]), remedy=wrong.hint)]
+    return examine(place, policy)
+
+
+def examine(place: Place, policy: ReleasePolicy) -> list[preflight.Finding]:
+    """Whether an image that is built at the place could be published as the policy says: builds encrypt each volume."""
+    findings: list[preflight.Finding] = []
+    for where in policy.regions:
+        cloud = Cloud(replace(place, region=where.region, subnet_id=None, subnet_ids=()))
+        name = f"publish in {where.region}"
+        findings += preflight.examined(name, functools.partial(_examine, name, cloud, policy, where, place.region))
+    return findings
+
+
+def _examine(
+    name: str, cloud: Cloud, policy: ReleasePolicy, where: RegionPolicy, home: str
+) -> Iterator[preflight.Finding]:
+    named = read_key(cloud, where.kms_key) if where.kms_key else None
+    used = named
+    if where.region == home:
+        used = _known(cloud, preflight.volume_key(cloud))
+        if named is not None and used.arn != named.arn:
+            text = f"the image will be encrypted with {used.arn}, the policy names {named.arn}"
+            yield preflight.error(name, text, "one key", f"set kms_key_id: {where.kms_key} in the --where file")
+            return
+    if named is not None and not named.is_enabled:
+        yield preflight.error(name, f"{named.arn} is disabled", "enabled", "enable it, or name another kms_key")
+        return
+    reasons = list(refusals(policy, where.region, [used or Key(preflight.AWS_EBS, is_managed_by_aws=True)]))
+    for reason in reasons:
+        yield preflight.error(name, reason, "a key that those in share may use", "docs/release.md, Encrypted images")
+    if not reasons:
+        yield preflight.ok(name, f"encrypted with {used.arn if used else preflight.AWS_EBS}")
+
+
+def _known(cloud: Cloud, name: str) -> Key:
+    """As `read_key`. An account has no aws/ebs before its first encrypted volume."""
+    return Key(name, is_managed_by_aws=True) if name == preflight.AWS_EBS else read_key(cloud, name)
 
 
 def grantees(policy: ReleasePolicy) -> list[str]:

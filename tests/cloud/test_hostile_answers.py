@@ -6,6 +6,8 @@ A refusal or a broken answer says nothing about an image: exit code 4, or 5 wher
 from __future__ import annotations
 
 import http.server
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +18,7 @@ import pytest
 
 from gpu_ami.cloud import Cloud, Launch, Place, preflight, resources, runs
 from gpu_ami.cloud.place import Credentials
-from gpu_ami.errors import GpuAmiError
+from gpu_ami.errors import GpuAmiError, Unreachable
 from gpu_ami.plan import resolve_source_ami
 from tests.cloud.foreign_answers import BODIES
 
@@ -41,6 +43,11 @@ class Scripted:
                 if isinstance(found, list):
                     found = found.pop(0) if len(found) > 1 else found[0]
                 status, body = found
+                if not status:  # the connection is reset before an answer
+                    linger = struct.pack("ii", 1, 0)
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    self.close_connection = True
+                    return
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -183,6 +190,10 @@ MISSING: dict[str, tuple[str, Answer]] = {
     "no instance was launched": ("RunInstances", answer("RunInstances", "<instancesSet/>")),
     "the instance has no id": ("RunInstances", answer("RunInstances", "<instancesSet><item/></instancesSet>")),
     "an instance without a state": ("DescribeInstances", instances("")),
+    "a state with an empty name": (
+        "DescribeInstances",
+        instances("<instanceState><code>16</code><name></name></instanceState>"),
+    ),
     "a state without a name": ("DescribeInstances", instances("<instanceState><code>16</code></instanceState>")),
     "a number that is none": ("DescribeInstances", instances("<instanceState><code>x</code></instanceState>")),
     "a time that is none": ("DescribeInstances", instances(f"{state('running')}<launchTime>soon</launchTime>")),
@@ -220,6 +231,39 @@ def test_an_endpoint_that_cannot_be_reached_is_named(url: str, api: Scripted) ->
     cloud = Cloud(Place("odd", "us-east-1", endpoint=url, credentials=Credentials("a", "b")))
     error = failure(lambda: cloud.launch(LAUNCH))
     assert error.exit_code == 4 and url in str(error) and "reachable" in error.hint
+
+
+PASSING = {
+    "InternalError": refusal("InternalError", 500),
+    "InternalFailure": refusal("InternalFailure", 500),
+    "ServiceUnavailable": refusal("ServiceUnavailable", 503),
+    "Unavailable": refusal("Unavailable", 503),
+    "RequestLimitExceeded": refusal("RequestLimitExceeded", 503),
+    "a reset": (0, ""),
+}
+
+
+@pytest.mark.parametrize("case", PASSING)
+def test_an_outage_outlasts_botocores_retries_but_not_a_wait(case: str, api: Scripted) -> None:
+    api.answers["DescribeInstances"] = [*[PASSING[case]] * 8, instances(state("running"))]
+    assert api.cloud.wait_for_state("i-1", "running", 30)["InstanceId"] == "i-1"
+
+
+@pytest.mark.parametrize("case", PASSING)
+def test_machines_are_ended_after_an_outage(case: str, api: Scripted) -> None:
+    api.answers["TerminateInstances"] = [*[PASSING[case]] * 8, answer("TerminateInstances", "<instancesSet/>")]
+    api.cloud.terminate(["i-1"])
+
+
+def test_an_outage_without_an_end_is_an_error(api: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_ami.cloud.client._END_SECONDS", 0.2)
+    api.answers["DescribeInstances"] = api.answers["TerminateInstances"] = PASSING["InternalError"]
+    for call in (lambda: api.cloud.wait_for_state("i-1", "running", 0.2), lambda: api.cloud.terminate(["i-1"])):
+        error = failure(call)
+        assert (error.exit_code, error.code) == (4, "InternalError") and "try again" in error.hint
+    api.answers["DescribeInstances"] = PASSING["a reset"]
+    error = failure(lambda: list_tagged(api.cloud))
+    assert error.exit_code == 4 and isinstance(error, Unreachable) and "reachable" in error.hint
 
 
 def test_an_instance_that_is_pending_again_is_waited_for(api: Scripted) -> None:

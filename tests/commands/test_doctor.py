@@ -11,7 +11,7 @@ from moto import mock_aws
 
 from gpu_ami import cli
 from gpu_ami.cloud import preflight
-from gpu_ami.cloud.preflight import identity
+from gpu_ami.cloud.preflight import examination, identity, network, resources
 from gpu_ami.region import Prerequisite
 from localregion import host
 
@@ -58,11 +58,18 @@ def test_another_program_called_packer_is_reported(
     assert code == 2 and out.startswith("MISSING packer") and "cracklib 2.9" in out
 
 
-def test_where_lists_all_findings_of_a_place(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+@pytest.fixture
+def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what moto has not: the policy simulator, and settings of the account."""
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
-    monkeypatch.setattr(identity, "_simulate", lambda *_, **__: [])  # moto has no policy simulator
+    monkeypatch.setattr(identity, "_simulate", lambda *_, **__: [])
+    monkeypatch.setattr(resources, "volume_key", lambda cloud: cloud.place.kms_key_id or resources.AWS_EBS)
+    checks = {name: check for name, check in examination.CHECKS.items() if check is not network.public_access}
+    monkeypatch.setattr(examination, "CHECKS", checks)
+
+
+@pytest.mark.usefixtures("without_settings")
+def test_where_lists_all_findings_of_a_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     where = tmp_path / "aws.yml"
     where.write_text(
         "region: us-east-1\nsubnet_id: subnet-00000000\ninstance_profile: nobody\nkms_key_id: alias/none\n"
@@ -76,12 +83,9 @@ def test_where_lists_all_findings_of_a_place(
     assert set(findings[0]) == {"level", "subject", "found", "expected", "remedy", "refused"}
 
 
-def test_nodes_ask_for_traffic_between_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("without_settings")
+def test_nodes_ask_for_traffic_between_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """moto's default group lets its members in, as AWS's does, and everything out."""
-    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
-    monkeypatch.setattr(identity, "_simulate", lambda *_, **__: [])  # moto has no policy simulator
     where = tmp_path / "aws.yml"
     where.write_text("region: us-east-1\n")
     found = {}

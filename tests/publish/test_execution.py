@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Cloud
-from gpu_ami.errors import CloudError
+from gpu_ami.errors import CloudError, Unreachable
 from gpu_ami.progress import Progress
 from gpu_ami.publish import execution
 from gpu_ami.publish.execution import Execution
@@ -44,6 +44,17 @@ def test_an_image_counts_as_available_after_several_looks_in_a_row(
 ) -> None:
     throttled = CloudError("x", code="RequestLimitExceeded")
     states = [None, "pending", "available", "pending", "available", "available", throttled, *["available"] * 3]
+    run, seen = waiting(account, monkeypatch, states)
+    run.carry_out(WAIT)
+    assert seen == states
+
+
+def test_an_outage_during_a_copy_is_not_taken_for_a_lost_image(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "_APPEAR_SECONDS", -1)
+    outage = [Unreachable("no connection"), CloudError("x", code="InternalError")]
+    states = ["pending", *outage, *["available"] * 3]
     run, seen = waiting(account, monkeypatch, states)
     run.carry_out(WAIT)
     assert seen == states

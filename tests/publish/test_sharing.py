@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Cloud
+from gpu_ami import cli
+from gpu_ami.cloud import Cloud, preflight
 from gpu_ami.publish import sharing
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.sharing import Key
@@ -98,3 +100,65 @@ def test_a_copy_that_aws_encrypts_by_default_is_not_shared(
     account.policy(regions=[{"region": OTHER}])
     assert account.publish(out) == 4
     assert "encrypted with the AWS managed key aws/ebs" in capsys.readouterr().out
+
+
+DEFAULT = "alias/aws/ebs"
+
+
+@pytest.mark.parametrize(
+    ("built", "copied", "found"),
+    [
+        ("", "own", {HOME: "encrypted with the AWS managed key aws/ebs"}),
+        ("own", "", {OTHER: "encrypted with the AWS managed key aws/ebs"}),
+        ("closed", "own", {HOME: f"does not let {CONSUMER} use it"}),
+        ("own", "disabled", {OTHER: "is disabled"}),
+        ("own", "own", {}),
+    ],
+    ids=["default key", "copy without a key", "key of nobody else", "key disabled", "all well"],
+)
+def test_what_sharing_lacks_is_found_before_the_build(
+    account: Account, monkeypatch: pytest.MonkeyPatch, built: str, copied: str, found: dict[str, str]
+) -> None:
+    def key(region: str, kind: str) -> str:
+        if not kind:
+            return ""
+        rows = [statement(ROOT)] if kind != "closed" else []
+        text = json.dumps({"Version": "2012-10-17", "Statement": rows})
+        kms = account.client("kms", region)
+        made: str = kms.create_key(Policy=text)["KeyMetadata"]["Arn"]
+        if kind == "disabled":
+            kms.disable_key(KeyId=made.rpartition("/")[2])
+        return made
+
+    # moto has no GetEbsDefaultKmsKeyId.
+    monkeypatch.setattr(preflight, "volume_key", lambda cloud: cloud.place.kms_key_id or DEFAULT)
+    regions = (RegionPolicy(HOME), RegionPolicy(OTHER, key(OTHER, copied)))
+    findings = sharing.examine(account.place(kms_key_id=key(HOME, built)), ReleasePolicy(regions, (CONSUMER,)))
+    assert [row.subject for row in findings] == [f"publish in {HOME}", f"publish in {OTHER}"]
+    errors = {row.subject.split()[-1]: row.found for row in findings if row.level is preflight.Level.ERROR}
+    assert set(errors) == set(found)
+    assert all(text in errors[region] for region, text in found.items())
+
+
+def test_a_policy_with_another_key_than_the_place_is_found_before_the_build(account: Account) -> None:
+    kms = account.client("kms", HOME)
+    one, other = (kms.create_key()["KeyMetadata"]["Arn"] for _ in range(2))
+    (finding,) = sharing.examine(account.place(kms_key_id=one), ReleasePolicy((RegionPolicy(HOME, other),)))
+    assert f"will be encrypted with {one}, the policy names {other}" in finding.found
+    assert finding.remedy == f"set kms_key_id: {other} in the --where file"
+
+
+def test_doctor_reads_the_release_policy(
+    account: Account, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "examine", lambda *_, **__: [])
+    monkeypatch.setattr(preflight, "volume_key", lambda _: DEFAULT)
+    account.policy()
+    assert cli.main(["doctor", "--where", "aws.yml"]) == 2
+    assert f"error   publish in {HOME}: " in capsys.readouterr().out
+    Path("other.yml").write_text(f"regions: [{{region: {HOME}}}]\n")
+    assert cli.main(["doctor", "--where", "aws.yml", "--policy", "other.yml"]) == 0
+    assert cli.main(["doctor", "--policy", "other.yml"]) == 2
+    Path("publish.yml").write_text("regions: 3\n")
+    assert cli.main(["doctor", "--where", "aws.yml"]) == 2
+    assert "publish.yml: 1 mistake" in capsys.readouterr().out

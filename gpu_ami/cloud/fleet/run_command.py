@@ -122,7 +122,7 @@ def _follow(cloud: Cloud, command: Running) -> Iterator[int]:
 
 
 def _invocations(cloud: Cloud, command: Running) -> list[Any]:
-    """The command's invocations; none where AWS throttles this look and there is time for another."""
+    """The command's invocations; none where this look may succeed later and there is time for another."""
     try:
         with aws_errors.translated(f"reading the results of command {command.id}"):
             pages = cloud.client("ssm").get_paginator("list_command_invocations")
@@ -130,7 +130,7 @@ def _invocations(cloud: Cloud, command: Running) -> list[Any]:
                 row for page in pages.paginate(CommandId=command.id, Details=True) for row in page["CommandInvocations"]
             ]
     except CloudError as error:
-        if not aws_errors.is_throttled(error.code) or time.monotonic() > command.ends:
+        if not aws_errors.may_pass(error) or time.monotonic() > command.ends:
             raise
         return []
 

@@ -16,17 +16,23 @@ from gpu_ami.cloud.preflight.examination import (
     require,
     summary,
 )
-from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi
+from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, error, examined, ok
+from gpu_ami.cloud.preflight.resources import AWS_EBS, volume_key
 
 __all__ = [
+    "AWS_EBS",
     "Finding",
     "Level",
     "Scope",
     "SourceAmi",
+    "error",
     "examine",
     "examine_builder",
     "examine_cluster",
+    "examined",
     "exit_code",
+    "ok",
     "require",
     "summary",
+    "volume_key",
 ]

@@ -230,7 +230,7 @@ def _dry_run(operation: str, call: Callable[..., object], request: Mapping[str, 
         if answer.code == "DryRunOperation":
             return ok(subject, "permitted")
         text = ": ".join([answer.code or answer.message, *answer.details])
-        if aws_errors.is_throttled(answer.code):
+        if aws_errors.may_pass(answer):
             return warning(subject, f"not examined: {text}", remedy=answer.hint, refused=True)
         return error(subject, text, "DryRunOperation", answer.hint, refused=True)
     return error(subject, "the call was carried out", "DryRunOperation", "report this: the API ignores DryRun")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import aws_errors, capacity, runs
+from gpu_ami.cloud import Cloud, aws_errors, capacity, runs
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, error, ok, warning
 from gpu_ami.cloud.preflight.network import zones
 from gpu_ami.cloud.preflight.network import zones as zones_of_place
@@ -22,9 +22,14 @@ AWS_EBS = "alias/aws/ebs"  # as GetEbsDefaultKmsKeyId answers where the account 
 _OLD = timedelta(days=730)  # AWS deprecates public AMIs after two years (EC2, "Deprecate an AMI")
 
 
+def volume_key(cloud: Cloud) -> str:
+    """The key that a builder's volume is encrypted with: the place's, or the account's default one for EBS."""
+    return cloud.place.kms_key_id or cloud.ec2.get_ebs_default_kms_key_id()["KmsKeyId"]
+
+
 def kms_key(scope: Scope) -> Iterator[Finding]:
     """The key, or the account's default one for EBS, exists, is enabled, and can encrypt a volume (symmetric)."""
-    name = scope.place.kms_key_id or scope.ec2.get_ebs_default_kms_key_id()["KmsKeyId"]
+    name = volume_key(scope.cloud)
     if name == AWS_EBS:
         yield ok("kms_key_id", f"none: the account's default key for EBS, {AWS_EBS}")
         return
