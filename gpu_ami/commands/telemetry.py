@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Writes into DIR, from the plan's measurements, namespace, log groups and instance types:
   telemetry.yml         one stack per Region: role and instance profile, the agent's configuration (SSM parameter), log
-                        groups, metric filters, alarms of GPU events, SNS topics, the dashboard My-GPU-Usage
+                        groups, metric filters, alarms of GPU events, SNS topics, the dashboard My-GPU-Usage-REGION
   instance-alarms.yml   one stack per instance: agent silent, GPU missing, clocks throttled, row remap pending, …
   fleet-alarms.yml      one stack per Region: alarms for instances that come and go, as in an Auto Scaling group
   lab.yml               for tests: all resources with a network and two instances; namespace CWAgentGPU
@@ -27,7 +27,7 @@ examples:
   aws cloudformation delete-stack --stack-name gpu-telemetry        removes all of it
 
 For a plan with Neuron devices:
-  telemetry.yml                 as above, with the dashboard My-Neuron-Usage
+  telemetry.yml                 as above, with the dashboard My-Neuron-Usage-REGION
   neuron-alarms.yml             one stack per Region: alarms of all instances
   neuron-instance-alarm.yml     one stack per instance: neuron-monitor, event parser or agent sends no data
 

@@ -17,6 +17,8 @@ from gpu_ami.telemetry.measurements import ALARMS_NAMESPACE, Measured, measured
 Template = dict[str, Any]
 _ARN = "arn:${AWS::Partition}"
 _TOPICS = {"page": "PageTopic", "ticket": "TicketTopic"}
+# Of role and profile: IAM has one of a name in all Regions, and callers may pass roles with this beginning (iam/).
+_IAM_NAME = "gpu-ami-${AWS::StackName}-${AWS::Region}"
 PARAMETER_CHARACTERS = 4096  # of a standard parameter (Systems Manager quotas)
 
 
@@ -89,7 +91,12 @@ def _parameters(facts: Measured) -> Template:
             "AllowedValues": ["yes", "no"],
             "Default": "yes",
         },
-        "DashboardName": {"Type": "String", "Default": dashboard.name(facts), "AllowedPattern": "[A-Za-z0-9_-]{1,255}"},
+        "DashboardName": {
+            "Type": "String",
+            "Default": "",
+            "Description": f"Its name, which an account has once; empty for {dashboard.name(facts)}-REGION",
+            "AllowedPattern": "[A-Za-z0-9_-]{0,255}",
+        },
     }
 
 
@@ -98,6 +105,7 @@ def _conditions() -> Template:
         "HasPageEmail": {"Fn::Not": [{"Fn::Equals": [{"Ref": "PageEmail"}, ""]}]},
         "HasTicketEmail": {"Fn::Not": [{"Fn::Equals": [{"Ref": "TicketEmail"}, ""]}]},
         "MakesLogGroups": {"Fn::Equals": [{"Ref": "MakeLogGroups"}, "yes"]},
+        "NamesDashboard": {"Fn::Not": [{"Fn::Equals": [{"Ref": "DashboardName"}, ""]}]},
     }
 
 
@@ -108,7 +116,7 @@ def resources(plan: PlanDocument, facts: Measured, *, by_gpu: bool) -> Template:
         "InstanceProfile": {
             "Type": "AWS::IAM::InstanceProfile",
             "Properties": {
-                "InstanceProfileName": {"Fn::Sub": "gpu-ami-${AWS::StackName}"},
+                "InstanceProfileName": {"Fn::Sub": _IAM_NAME},
                 "Roles": [{"Ref": "InstanceRole"}],
             },
         },
@@ -125,9 +133,15 @@ def resources(plan: PlanDocument, facts: Measured, *, by_gpu: bool) -> Template:
     body = json.dumps(dashboard.body(plan, "${AWS::Region}", arns, by_gpu=by_gpu), separators=(",", ":"))
     made["Dashboard"] = {
         "Type": "AWS::CloudWatch::Dashboard",
-        "Properties": {"DashboardName": {"Ref": "DashboardName"}, "DashboardBody": {"Fn::Sub": body}},
+        "Properties": {"DashboardName": _dashboard_name(facts), "DashboardBody": {"Fn::Sub": body}},
     }
     return made
+
+
+def _dashboard_name(facts: Measured) -> Template:
+    """The parameter, or a name of this Region: CloudWatch has one dashboard of a name in all Regions."""
+    regional = {"Fn::Sub": f"{dashboard.name(facts)}-${{AWS::Region}}"}
+    return {"Fn::If": ["NamesDashboard", {"Ref": "DashboardName"}, regional]}
 
 
 def _role(facts: Measured) -> Template:
@@ -135,7 +149,7 @@ def _role(facts: Measured) -> Template:
     return {
         "Type": "AWS::IAM::Role",
         "Properties": {
-            "RoleName": {"Fn::Sub": "gpu-ami-${AWS::StackName}"},
+            "RoleName": {"Fn::Sub": _IAM_NAME},
             "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
             "ManagedPolicyArns": [{"Fn::Sub": f"{_ARN}:iam::aws:policy/AmazonSSMManagedInstanceCore"}],
             "Policies": [

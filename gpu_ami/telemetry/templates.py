@@ -130,7 +130,7 @@ def lab(plan: PlanDocument) -> stack.Template:
     types = sorted(facts.limits)
     template["Parameters"] |= _parameters(types)
     template["Conditions"] |= {"MakesNetwork": {"Fn::Equals": [{"Ref": "SubnetId"}, ""]}}
-    template["Mappings"] = {"InstanceTypes": stack.limits(facts)}
+    template["Mappings"] = {"InstanceTypes": stack.limits(facts), "Alarms": {}}
     template["Resources"] |= _network() | {"LaunchTemplate": _launch_template()}
     for name in _INSTANCES:
         template["Resources"] |= _instance(name)
@@ -139,6 +139,10 @@ def lab(plan: PlanDocument) -> stack.Template:
             stack.limit("FewestSamples"), stack.limit("HalfClock"), f"${{AWS::StackName}}-{name.lower()}",
         )  # fmt: skip
         made = instance_alarms.resources(facts, target)
+        for key, resource in made.items():
+            described = {"Text": resource["Properties"]["AlarmDescription"]}
+            template["Mappings"]["Alarms"][key] = described  # once, for both instances
+            resource["Properties"]["AlarmDescription"] = {"Fn::FindInMap": ["Alarms", key, "Text"]}
         template["Resources"] |= {f"{name}{key}": resource for key, resource in made.items()}
     return template
 

@@ -37,7 +37,7 @@ def test_stack_is_made_changed_and_deleted(aws: Any) -> None:
     assert made["groups"] == GROUPS and len(made["filters"]) == 8 and len(made["topics"]) == 2
     assert len(made["roles"]) == len(made["profiles"]) == len(made["parameters"]) == 1
     assert [one["Endpoint"] for one in made["subscriptions"]] == ["oncall@example.com"]
-    assert [one["DashboardName"] for one in made["dashboards"]] == ["My-Neuron-Usage"]
+    assert [one["DashboardName"] for one in made["dashboards"]] == ["My-Neuron-Usage-us-east-1"]
     aws("cloudformation").update_stack(
         StackName="t", TemplateBody=TEXT, Parameters=[parameter("DashboardName", "Other")], **NAMED
     )

@@ -86,7 +86,7 @@ def test_stack_is_made_changed_and_deleted(aws: Any) -> None:
     assert made["groups"] == [FACTS.json_log_group, FACTS.raw_log_group]
     assert len(made["filters"]) == 8 and len(made["topics"]) == 2
     assert [one["Endpoint"] for one in made["subscriptions"]] == ["oncall@example.com"]
-    assert made["dashboards"][0]["DashboardName"] == "My-GPU-Usage"
+    assert made["dashboards"][0]["DashboardName"] == "My-GPU-Usage-us-east-1"
     cloudformation.update_stack(
         StackName="t", TemplateBody=text("telemetry.yml"), Parameters=[parameter("DashboardName", "Other")], **NAMED
     )
@@ -97,6 +97,18 @@ def test_stack_is_made_changed_and_deleted(aws: Any) -> None:
     assert {one["OutputKey"] for one in outputs} == set(stack.outputs())
     cloudformation.delete_stack(StackName="t")
     assert contents(aws) == before
+
+
+def test_a_stack_of_the_same_name_is_made_in_a_second_region(aws: Any) -> None:
+    """Roles, profiles and dashboards are an account's; moto refuses the second role, but knows dashboards by Region."""
+    for region in (REGION, "eu-central-1"):
+        cloudformation = boto3.client("cloudformation", region_name=region)
+        cloudformation.create_stack(StackName="t", TemplateBody=text("telemetry.yml"), **NAMED)
+        (board,) = boto3.client("cloudwatch", region_name=region).list_dashboards()["DashboardEntries"]
+        assert board["DashboardName"] == f"My-GPU-Usage-{region}"
+    names = {f"gpu-ami-t-{region}" for region in (REGION, "eu-central-1")}
+    assert {one["RoleName"] for one in contents(aws)["roles"]} == names
+    assert {one["InstanceProfileName"] for one in contents(aws)["profiles"]} == names
 
 
 def test_groups_that_exist_are_kept(aws: Any) -> None:

@@ -55,6 +55,13 @@ def test_templates_are_sent_without_a_bucket(recipe: str) -> None:
     assert "&id" not in "".join(texts.values())  # an alias of YAML, which CloudFormation does not know
 
 
+def test_a_lab_of_every_gpu_type_is_sent_without_a_bucket() -> None:
+    plan = make_plan(find_recipe(Path("al2023-any-gpu")), PLACE).document
+    rows = [{**plan["instance_types"][0], "name": f"p{number}en-gb200.48xlarge"} for number in range(24)]
+    wide: Any = {**plan, "instance_types": rows}
+    assert len(templates.render(wide, REGION)["lab.yml"].encode()) <= templates.INLINE_CHARACTERS
+
+
 def test_files_are_written(tmp_path: Path) -> None:
     plan = make_plan(find_recipe(Path("debian12-gpu")), PLACE).document
     written = templates.write(plan, "eu-central-1", tmp_path / "new")
