@@ -792,12 +792,12 @@ def _endpoint(machine: Machine) -> Tuple[str, int]:
     """Host and port to which the CloudWatch agent sends: of its proxy or endpoint_override, else CloudWatch's."""
     if not os.path.isdir(machine.root + AGENT):
         raise Unanswered("absent", "the CloudWatch agent is not installed: nothing is sent")
-    common = _text_or_none(machine, AGENT + "/etc/common-config.toml") or ""
+    settings = _document(_text_or_none(machine, AGENT + "/etc/env-config.json") or "")
     folder, parts = AGENT + "/etc/amazon-cloudwatch-agent.d", []  # type: str, List[Record]
     for name in sorted(os.listdir(machine.root + folder)) if os.path.isdir(machine.root + folder) else []:
         parts.append(_document(_text_or_none(machine, "%s/%s" % (folder, name)) or ""))
     places = [part.get(section) for section in ("metrics", "logs") for part in parts]
-    urls = re.findall(r"(?m)^\s*https_proxy\s*=\s*[\"'](.+?)[\"']", common)
+    urls = [str(settings.get("HTTPS_PROXY") or settings.get("https_proxy") or "")]
     urls += [str(place.get("endpoint_override") or "") for place in places if isinstance(place, dict)]
     for url in urls:
         match = re.match(

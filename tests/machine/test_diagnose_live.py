@@ -27,7 +27,7 @@ SMI = "/usr/bin/nvidia-smi"
 LOST = "Unable to determine the device handle for GPU0000:00:1b.0: Unknown Error"
 AGENT = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 ENDPOINT = f"grep -ohE 'http://[0-9.]+' {AGENT}/*.json | head -1 | cut -d/ -f3"
-CONFIG = "/opt/aws/amazon-cloudwatch-agent/etc/common-config.toml"
+ENVIRONMENT = "/opt/aws/amazon-cloudwatch-agent/etc/env-config.json"
 
 
 class Failure(NamedTuple):
@@ -73,9 +73,8 @@ FAILURES = (
     Failure(
         "the disk is full",
         (("/", "the file system is full; free space: 0 of ", "`du -xh --max-depth=2 / | sort -h"),),
-        "fallocate -l $(( $(df --output=avail -B1 / | tail -1) - 65536 )) /var/fill\n"
-        "dd if=/dev/zero of=/var/fill2 bs=4096 || true",
-        "rm -f /var/fill /var/fill2",
+        "fallocate -l $(( $(df --output=avail -B1 / | tail -1) - 65536 )) /var/fill",
+        "rm -f /var/fill",
     ),
     Failure(
         "no route leads out",
@@ -87,8 +86,9 @@ FAILURES = (
     Failure(
         "no name is resolved",
         (("network", "proxy.example:3128 cannot be reached: ", "/etc/resolv.conf"),),
-        f"cp -p {CONFIG} /run/common; printf '[proxy]\\nhttps_proxy = \"http://proxy.example:3128\"\\n' >> {CONFIG}",
-        f"cp -p /run/common {CONFIG}",
+        f"cp -p {ENVIRONMENT} /run/kept || true\n"
+        f"echo '{{\"HTTPS_PROXY\": \"http://proxy.example:3128\"}}' > {ENVIRONMENT}",
+        f"mv /run/kept {ENVIRONMENT} || rm {ENVIRONMENT}",
         drains=False,
     ),
     Failure(
@@ -98,19 +98,19 @@ FAILURES = (
         "systemctl start amazon-cloudwatch-agent",
         drains=False,
     ),
-    Failure(  # the last: its event stays
-        "a GPU fell off the bus",
-        (
-            ("NVIDIA driver", f"a GPU is lost: {LOST}", "Stop and start the instance"),
-            ("GPU 0000:00:", "XID 79: ", ""),
-        ),
-        "gpu=$(ls -d /proc/driver/nvidia/gpus/* | head -1)\n"
-        "echo '79, pid=0, name=, GPU has fallen off the bus.' > $gpu/xid\n"
-        f"printf '#!/bin/sh\\necho \"{LOST}\"\\nexit 255\\n' > /usr/local/lib/smi\n"
-        f"chmod 755 /usr/local/lib/smi; mount --bind /usr/local/lib/smi {SMI}; sleep 3",
-        f"umount {SMI}; sleep 5; rm /usr/local/lib/smi",
-    ),
 )  # fmt: skip
+LOST_GPU = Failure(  # its event stays
+    "a GPU fell off the bus",
+    (
+        ("NVIDIA driver", f"a GPU is lost: {LOST}", "Stop and start the instance"),
+        ("GPU 0000:00:", "XID 79: ", ""),
+    ),
+    "gpu=$(ls -d /proc/driver/nvidia/gpus/* | head -1)\n"
+    "echo '79, pid=0, name=, GPU has fallen off the bus.' > $gpu/xid\n"
+    f"printf '#!/bin/sh\\necho \"{LOST}\"\\nexit 255\\n' > /usr/local/lib/smi\n"
+    f"chmod 755 /usr/local/lib/smi; mount --bind /usr/local/lib/smi {SMI}; sleep 3",
+    f"umount {SMI}; sleep 5; rm /usr/local/lib/smi",
+)
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +137,7 @@ def test_a_healthy_machine_is_healthy(guest: Guest) -> None:
     assert guest.sudo("gpu-ami-diagnose --health --seconds 60", 300).startswith("healthy: i-")
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.name.replace(" ", "-"))
-def test_a_total_failure_is_named_with_a_step(guest: Guest, failure: Failure) -> None:
+def check(guest: Guest, failure: Failure) -> None:
     inject, revert = failure.inject, failure.revert
     if not inject:
         [fault] = catalogue.load(trials.folder(), [failure.name])
@@ -155,5 +154,16 @@ def test_a_total_failure_is_named_with_a_step(guest: Guest, failure: Failure) ->
         assert any(one[0].startswith(subject) and text in one[1] and step in one[2] for one in found), (text, found)
     assert document["exit_code"] == 1
     assert line.startswith("drain: " if failure.drains else "healthy: "), line
-    if failure is not FAILURES[-1]:
-        assert actions(diagnosed(guest)) == [], "after it was reverted"
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.name.replace(" ", "-"))
+def test_a_total_failure_is_named_with_a_step(guest: Guest, failure: Failure) -> None:
+    check(guest, failure)
+
+
+def test_reverted_failures_leave_no_finding(guest: Guest) -> None:
+    assert actions(diagnosed(guest)) == []
+
+
+def test_a_gpu_that_fell_off_the_bus_is_named_by_the_tools_and_by_its_event(guest: Guest) -> None:
+    check(guest, LOST_GPU)

@@ -864,6 +864,6 @@ def test_endpoint_of_the_agent_is_the_proxy_s_or_the_region_s(bench: Bench) -> N
     bench.file("/run/cloud-init/instance-data.json", json.dumps({"v1": {"region": "cn-north-1"}}))
     bench.file(f"{AGENT_D}/file_base.json", "{}")
     assert program._endpoint(asked) == ("monitoring.cn-north-1.amazonaws.com.cn", 443)
-    common = '[proxy]\n#    http_proxy = "http://a:1"\n   https_proxy = "http://user:word@proxy.example:3128"\n'
-    bench.file("/opt/aws/amazon-cloudwatch-agent/etc/common-config.toml", common)
+    proxy = {"HTTPS_PROXY": "http://user:word@proxy.example:3128"}
+    bench.file("/opt/aws/amazon-cloudwatch-agent/etc/env-config.json", json.dumps(proxy))
     assert program._endpoint(asked) == ("proxy.example", 3128)
