@@ -7,6 +7,7 @@ shown (secret_shapes); a program may still have printed one that looks like any 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,6 +130,12 @@ def collect(
     if folder is not None:
         for name in files:
             _keep(folder, name, *results[f"file {name}"])
+        if not restarted:
+            printed = {
+                name: results[f"file {name}"][1].decode(errors="replace") if f"file {name}" in results else ""
+                for name in ("boot-times.txt", "journal.log")
+            }
+            evidence.facts |= boot_facts(printed["boot-times.txt"], printed["journal.log"])
         evidence.facts |= inventory_facts(folder)
         if not restarted:
             text = json.dumps(claims(evidence.facts, evidence.replicas), indent=2)
@@ -140,6 +147,44 @@ def claims(facts: Mapping[str, object], replicas: Sequence[Replica]) -> dict[str
     """What a report says of a host that its certificate's level depends on: kept with the evidence, compared later."""
     names = sorted({f"{entry.package} {entry.version}".strip() for entry in replicas})
     return {"hardware": facts.get("hardware"), "inventory_root": facts.get("inventory_root"), "replicas": names}
+
+
+# The journal, short-precise: `Nov 27 17:53:20.123456 host systemd[1]: Starting ssh.service - OpenBSD Secure Shell…`;
+# before systemd 250 without the unit's name.
+_UNIT_LINE = re.compile(
+    r"(?m)^(?P<day>[A-Z][a-z]{2} [ \d]\d) (?P<clock>\d\d:\d\d:\d\d\.\d{6}) \S+ systemd\[1\]: "
+    r"(?P<what>Starting|Started|Finished) (?P<unit>.+?)(?:\.{3}|\.)?$"
+)
+_LONGEST = 5
+
+
+def boot_facts(analyzed: str, journal: str) -> dict[str, object]:
+    """What the report says of the first boot: systemd's own sum (systemd-analyze time), and what took long."""
+    facts: dict[str, object] = {}
+    first = analyzed.strip().partition("\n")[0]
+    if first.startswith("Startup finished"):
+        facts["boot_time"] = first.strip()
+    longest = [f"{unit} {seconds:.1f} s" for unit, seconds in slow_units(journal)[:_LONGEST] if seconds >= 1]
+    return facts | ({"slow_units": ", ".join(longest)} if longest else {})
+
+
+def slow_units(journal: str) -> list[tuple[str, float]]:
+    """(unit, seconds from `Starting` to `Started` or `Finished`) of a journal, the longest first.
+
+    `systemd-analyze blame` asks systemd about every unit, which takes seconds of an emulated processor. A unit without
+    a time of its own (a target, a socket) is left out, and one during which the clock was set back.
+    """
+    started: dict[str, float] = {}
+    took: dict[str, float] = {}
+    for match in _UNIT_LINE.finditer(journal):
+        hours, minutes, seconds = match["clock"].split(":")
+        at = int(match["day"][4:]) * 86400 + int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+        unit = match["unit"].partition(" - ")[0]
+        if match["what"] == "Starting":
+            started[unit] = at
+        elif unit in started and at >= started[unit]:
+            took.setdefault(unit, at - started.pop(unit))
+    return sorted(took.items(), key=lambda entry: -entry[1])
 
 
 def inventory_facts(folder: Path) -> dict[str, object]:

@@ -407,7 +407,10 @@ class Site(TypedDict):
 
 
 class ResolvedPlan(TypedDict):
-    """A resolved recipe, as it is carried out on AWS itself; beside these keys the sections of what it installs."""
+    """A resolved recipe, as it is carried out on AWS itself; beside these keys the sections of what it installs.
+
+    `boot_seconds`: the longest boot that the proof accepts, where the recipe sets it.
+    """
 
     schema: str
     image: str
@@ -428,6 +431,7 @@ class ResolvedPlan(TypedDict):
     telemetry: Telemetry
     sources: list[Citation]
     notes: list[str]
+    boot_seconds: NotRequired[int]
     unverified: NotRequired[dict[str, str]]
 
 

@@ -160,7 +160,12 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     ):
         with planned_proof.progress.stage(f"boot {kind}"):
             boot = machine.Boot(
-                session.cloud, session.run, plan.document["os"]["ssh_user"], planned_proof.progress, threading.Event()
+                session.cloud,
+                session.run,
+                plan.document["os"]["ssh_user"],
+                planned_proof.progress,
+                threading.Event(),
+                planned_proof.units(),
             )
             booted = boot.follow(instance, kind)
         target = Target(

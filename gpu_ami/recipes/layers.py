@@ -59,6 +59,7 @@ def recipe_keys(facts: Facts, registry: Registry, nodes: tuple[str, ...]) -> Key
             "roles": ListOf(Choice((*sorted(build_order()), *of_site))),
             "ansible": Keys({"core": Choice(tuple(facts.ansible["releases"]))}, needed=("core",)),
             "accept": ListOf(Choice((*facts.incompatibilities["rows"], *UNVERIFIED_NAMES))),
+            "boot_seconds": Integer(10, 3600, "seconds"),
             "source_ami": _source_ami(),
             "build": Keys(
                 {"instance_type": _builder(facts), "root_volume_gib": Integer(4, 16384, "GiB")},

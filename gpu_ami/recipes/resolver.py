@@ -90,6 +90,7 @@ def _resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
         "telemetry": telemetry,
         "sources": sources.rows,
         "notes": sources.notes,
+        **({"boot_seconds": values["boot_seconds"]} if "boot_seconds" in values else {}),
         **({"unverified": unverified} if unverified else {}),
         **of_site,
         **site,

@@ -17,7 +17,10 @@ from gpu_ami.report import templating
 from gpu_ami.report.document import ORDER, PASS, HostReport, Report, counts
 from validator.results import CheckRecord, MetricSeries, Verdict
 
-_FACTS = {"os": "system", "kernel": "kernel", "driver": "driver", "agent": "agent"}
+_FACTS = {
+    "os": "system", "kernel": "kernel", "driver": "driver", "agent": "agent", "boot_time": "boot",
+    "slow_units": "longest units",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

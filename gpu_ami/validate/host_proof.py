@@ -77,7 +77,7 @@ def _reboot_host(proof: Proof, host: HostRecord, target: Target) -> None:
         with proof.progress.stage(f"{restarts.REBOOT} {target.url}", host.report.name):
             machine = parse_url(target.url, **known)
             back = login.reboot_host(
-                machine, proof.cancelled, target.instance_type, proof.boot_seconds, proof.progress.note
+                machine, proof.cancelled, target.instance_type, proof.boot_seconds, proof.progress.note, proof.units()
             )
     except MachineError as error:
         host.report = host.report.with_checks(restarts.not_back(restarts.REBOOT, error))

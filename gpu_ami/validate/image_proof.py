@@ -114,7 +114,7 @@ class _Launcher:
     def boot(self) -> Boot:
         assert self.proof.plan  # an image is launched for a plan
         user = self.proof.plan["os"]["ssh_user"]
-        return Boot(self.cloud, self.run, user, self.proof.progress, self.proof.cancelled)
+        return Boot(self.cloud, self.run, user, self.proof.progress, self.proof.cancelled, self.proof.units())
 
     def launched(self, host: HostRecord, placement_group: str = "") -> AbstractContextManager[list[str]]:
         """Ids of the proof's instances, terminated with the block; what cannot be is named in the host's report."""

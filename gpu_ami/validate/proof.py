@@ -37,7 +37,7 @@ from gpu_ami.report import (
 )
 from gpu_ami.validate import validator_process
 from gpu_ami.validate.carried import NOTHING, Carried
-from gpu_ami.validate.machines import Watch, deadlines, is_at_fault
+from gpu_ami.validate.machines import ImageUnits, Watch, deadlines, is_at_fault
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
 from validator.plan import LOG_GROUPS
@@ -167,6 +167,12 @@ class Proof:
     join: str | None = None  # the cluster to be a node of; "" for one of the proof's own, None: not asked
     # Set once the image's files are judged: their evidence stands for them, and machines need not read all.
     files_judged: threading.Event = field(default_factory=threading.Event)
+
+    def units(self) -> ImageUnits:
+        """What tells units of the image from the base AMI's, where a plan is known."""
+        if self.plan is None or self.plan.get("origin") == "observed":
+            return ImageUnits()
+        return ImageUnits.of(self.plan, self.plan["roles"], validator_process.roles_folders(self.plan_file))
 
     def evidence(self, target: Target, after: str = "") -> Path:
         """The folder of a host's evidence, made, for its owner alone. MachineError: it cannot be made."""

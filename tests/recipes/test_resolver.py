@@ -205,3 +205,9 @@ def test_broken_yaml_is_an_error(text: str, tmp_path: Path) -> None:
     recipe.write_text(text)
     with pytest.raises(UsageError):
         resolve(read_recipe(recipe, load_facts()), load_facts())
+
+
+def test_budget_of_a_boot_is_in_the_plan_where_it_is_set() -> None:
+    facts, recipe = load_facts(), next(path for path in RECIPES if path.stem == "debian12-gpu")
+    assert "boot_seconds" not in resolve(read_recipe(recipe, facts), facts)
+    assert resolve(read_recipe(recipe, facts, ["boot_seconds=120"]), facts)["boot_seconds"] == 120

@@ -40,6 +40,29 @@ def keep(folder: Path, verdict: str, script: tuple[int, bytes, bytes], restarted
     return backend
 
 
+# journalctl -b -o short-precise of Debian 12 (systemd 252), and of Ubuntu 22.04 (systemd 249), which names no units.
+JOURNAL = """\
+Nov 27 23:59:50.000001 host systemd[1]: Starting cloud-init.service - Initial cloud-init job...
+Nov 27 23:59:51.000000 host systemd[1]: Starting ssh.service - OpenBSD Secure Shell server...
+Nov 27 23:59:51.500000 host systemd[1]: Started ssh.service - OpenBSD Secure Shell server.
+Nov 27 23:59:52.000000 host systemd[1]: Reached target network.target - Network.
+Nov 28 00:00:08.421000 host systemd[1]: Finished cloud-init.service - Initial cloud-init job.
+Nov 28 00:00:09.000000 host systemd[1]: Starting NVIDIA Persistence Daemon...
+Nov 28 00:00:11.500000 host systemd[1]: Started NVIDIA Persistence Daemon.
+Nov 28 00:00:12.000000 host systemd[1]: Starting chrony.service - chrony, an NTP client/server...
+Nov 27 00:00:13.000000 host systemd[1]: Started chrony.service - chrony, an NTP client/server.
+"""
+
+
+def test_report_says_what_took_long_at_the_first_boot() -> None:
+    time = "Startup finished in 6.994s (kernel) + 1min 2.191s (userspace) = 1min 9.186s \ngraphical.target reached"
+    assert evidence.boot_facts(time, JOURNAL) == {
+        "boot_time": "Startup finished in 6.994s (kernel) + 1min 2.191s (userspace) = 1min 9.186s",
+        "slow_units": "cloud-init.service 18.4 s, NVIDIA Persistence Daemon 2.5 s",
+    }
+    assert evidence.boot_facts("Bootup is not yet finished", "") == {}
+
+
 def test_bug_report_of_a_failure(tmp_path: Path) -> None:
     asked = keep(tmp_path, "FAIL", (0, b"\x1f\x8breport", b"")).asked
     assert (tmp_path / evidence.BUG_REPORT).read_bytes() == b"\x1f\x8breport"

@@ -40,6 +40,26 @@ def test_system_is_running(host: Any, observe: Observe) -> None:
     observe.same(state, "running", "systemctl is-system-running")
 
 
+@pytest.mark.planned("boot_seconds")
+@pytest.mark.survives
+def test_boot_is_within_its_budget(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """The boot takes at most the recipe's `boot_seconds`. An autoscaling group waits that long for each new instance.
+
+    By systemd: from the start of the kernel to the last job of the boot, without what EC2 needs before.
+    """
+    shown = output(host, "systemctl show -p FinishTimestampMonotonic,UserspaceTimestampMonotonic")
+    values = dict(line.partition("=")[::2] for line in shown.splitlines())
+    finished, userspace = (int(values.get(f"{name}TimestampMonotonic") or 0) / 1e6 for name in ("Finish", "Userspace"))
+    budget = plan["boot_seconds"]
+    if not finished:
+        observe.fail(f"the boot has not finished: expected at most {budget} s (systemctl list-jobs)")
+    observe(f"{finished:.0f} s, {userspace:.0f} s of them before systemd", f"at most {budget} s")
+    if finished > budget:
+        blame = host.run("systemd-analyze blame --no-pager | head -n 5").stdout
+        longest = ", ".join(" ".join(reversed(line.rsplit(None, 1))) for line in blame.splitlines() if line.strip())
+        observe.fail(f"the boot took {finished:.0f} s, expected at most {budget} s; longest: {longest or 'unknown'}")
+
+
 def _failed_units(host: Any) -> list[str]:
     listed = output(host, "systemctl list-units --failed --plain --no-legend --no-pager")
     return [line.split()[0] for line in listed.splitlines() if line.strip()]

@@ -11,6 +11,7 @@ deadlines   how long a machine may take to boot, to stop, and to be seen in Clou
 
 from gpu_ami.validate.machines.console import Watch
 from gpu_ami.validate.machines.deadlines import deadlines, parse_deadlines
+from gpu_ami.validate.machines.hanging import ImageUnits
 from gpu_ami.validate.machines.machine import Boot, Machine, require_interface, restart
 from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, is_at_fault, parse
 
@@ -18,6 +19,7 @@ __all__ = [
     "REBOOT",
     "RESTARTS",
     "Boot",
+    "ImageUnits",
     "Machine",
     "Watch",
     "deadlines",

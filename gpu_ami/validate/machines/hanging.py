@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from validator.transport import Connection
 
-_ASK_SECONDS = 20.0
-_VALUES = "Id,ActiveState,SubState,InactiveExitTimestampMonotonic,TimeoutStartUSec,DropInPaths"
+_ASK_SECONDS, _OWNERS_SECONDS = 20.0, 90.0
+_VALUES = "Id,ActiveState,SubState,InactiveExitTimestampMonotonic,TimeoutStartUSec,DropInPaths,FragmentPath"
 # Uptime, the jobs of systemd's queue, then the units that start or stop now.
 _SCRIPT = (
     "cat /proc/uptime; echo; systemctl list-jobs --no-legend --no-pager | head -n 40; echo; "
     "units=$(systemctl list-units --state=activating,deactivating --plain --no-legend --no-pager | awk '{print $1}'); "
     f'test -z "$units" || systemctl show -p {_VALUES} $units'
 )
-# Units that roles of the image install or configure. Others, such as those that wait for the network or for metadata,
-# may wait for the place.
+# The package that has each unit's file: dpkg's database may have the path without /usr.
+_OWNERS = (
+    '; for unit in $units; do file=$(systemctl show -p FragmentPath --value $unit); test -n "$file" || continue;'
+    ' owner=$({ dpkg-query -S "$file" || dpkg-query -S "${file#/usr}"; } 2>/dev/null | head -n 1 | cut -d: -f1);'
+    ' test -n "$owner" || owner=$(rpm -qf --qf \'%{NAME} \' "$file" 2>/dev/null) || owner=;'
+    " printf '\\nId=%s\\nPackage=%s\\n' $unit \"${owner%% *}\"; done"
+)
+# Without a plan: units that roles of gpu-ami install or configure. Others, such as those that wait for the network or
+# for metadata, may wait for the place.
 _OF_THE_IMAGE = re.compile(
     r"(?:nvidia-|nv-|dcgm|aws-hw-monitor|amazon-cloudwatch-agent|gpu-ami-|neuron|docker\.|containerd\.|kubelet\.|slurm|efa|gdrcopy|"
     r"nvidia\b|hpc-|lustre)"
@@ -36,15 +46,47 @@ class Hanging:
     seconds: float | None
     limit: str
     drop_ins: str
+    file: str = ""
+    package: str = ""  # that has the file; "" where none has, or it was not asked
 
     def __str__(self) -> str:
         since = f" for {self.seconds:.0f} s" if self.seconds is not None else ""
         limit = f", TimeoutStartSec {self.limit}" if self.limit else ""
         return f"{self.unit}: {self.state}{since}{limit}{f', drop-ins: {self.drop_ins}' if self.drop_ins else ''}"
 
-    @property
-    def is_of_the_image(self) -> bool:
-        return _OF_THE_IMAGE.match(self.unit) is not None
+
+@dataclass(frozen=True)
+class ImageUnits:
+    """What tells the image's units from the base AMI's: names of planned packages, and files of roles (both patterns).
+
+    Without any, the names of units decide.
+    """
+
+    packages: frozenset[str] = frozenset()
+    files: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Mapping[str, object], roles: Sequence[str], folders: Sequence[Path]) -> Self:
+        """Those of a plan. folders: of roles, as footprints are found."""
+        from validator import file_account
+
+        try:
+            footprints, _ = file_account.load_footprints(folders, roles, file_account.plan_variables(plan))
+        except file_account.InvalidRules:  # which the file account reports
+            footprints = {}
+        packages = {name for footprint in footprints.values() for name in footprint.packages}
+        paths = [path for footprint in footprints.values() for rule in footprint.files for path in rule.patterns]
+        units = tuple(path for path in paths if "/systemd/system/" in path)
+        return cls(frozenset(packages | file_account.planned_names(plan)), units)
+
+    def has(self, unit: Hanging) -> bool:
+        """Whether a planned package or a role has the unit's file or one of its drop-ins."""
+        if not self.packages and not self.files:
+            return _OF_THE_IMAGE.match(unit.unit) is not None
+        if any(fnmatch.fnmatchcase(unit.package, name) for name in self.packages):
+            return True
+        paths = [path for path in (unit.file, *unit.drop_ins.split()) if path]
+        return any(fnmatch.fnmatchcase(path, pattern) for path in paths for pattern in self.files)
 
 
 @dataclass(frozen=True)
@@ -59,18 +101,21 @@ class Waiting:
         waiting = [job for job in self.jobs if not any(unit.unit in job.split() for unit in self.units)]
         return shown + ([f"systemctl list-jobs: {len(waiting)} more wait: {', '.join(waiting[:6])}"] if waiting else [])
 
-    @property
-    def of_the_image(self) -> Hanging | None:
-        """The unit that has waited longest, if a role of the image installs it."""
-        return next((unit for unit in self.units if unit.is_of_the_image), None)
+    def of_the_image(self, units: ImageUnits) -> Hanging | None:
+        """The unit of the image that has waited longest."""
+        return next((unit for unit in self.units if units.has(unit)), None)
 
 
-def read(connection: Connection) -> Waiting:
-    """What the boot waits for now; nothing where the machine does not answer."""
+def read(connection: Connection, *, owners: bool = False) -> Waiting:
+    """What the boot waits for now; nothing where the machine does not answer. owners: with the package of each unit."""
     from validator.transport import errors
 
     try:
+        if owners:
+            return parse(connection.run(_SCRIPT + _OWNERS, timeout=_OWNERS_SECONDS).text)
         return parse(connection.run(_SCRIPT, timeout=_ASK_SECONDS).text)
+    except errors.CommandExpired:
+        return read(connection) if owners else Waiting()  # the package database of a busy machine takes long
     except errors.SshError:
         return Waiting()
 
@@ -82,11 +127,12 @@ def parse(printed: str) -> Waiting:
     first = uptime_text.split()
     uptime = float(first[0]) if first and re.fullmatch(r"\d+(?:\.\d+)?", first[0]) else None
     jobs = [line.split() for line in jobs_text.splitlines()]
-    units = []
+    values: dict[str, dict[str, str]] = {}
     for block in re.split(r"\n\s*\n", units_text.strip()):
-        values = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
-        if values.get("Id"):
-            units.append(_unit(values, uptime))
+        read_values = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
+        if read_values.get("Id"):
+            values.setdefault(read_values["Id"], {}).update(read_values)
+    units = [_unit(each, uptime) for each in values.values() if "ActiveState" in each]
     units.sort(key=lambda unit: -(unit.seconds or 0))
     return Waiting(tuple(units), tuple(job[1] for job in jobs if len(job) > 1 and job[0].isdigit()))
 
@@ -96,7 +142,8 @@ def _unit(values: dict[str, str], uptime: float | None) -> Hanging:
     seconds = None if uptime is None or not since.isdigit() or since == "0" else max(0.0, uptime - int(since) / 1e6)
     limit = values.get("TimeoutStartUSec", "")
     state = f"{values.get('ActiveState')} ({values.get('SubState')})"
-    return Hanging(values["Id"], state, seconds, limit, values.get("DropInPaths", ""))
+    files = values.get("DropInPaths", ""), values.get("FragmentPath", "")
+    return Hanging(values["Id"], state, seconds, limit, *files, values.get("Package", ""))
 
 
 def on_console(console: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import MachineError
@@ -108,24 +108,35 @@ def reach(
     raise kind(f"{name}: SSH login failed before the deadline", details=[f"last answer: {last}"])
 
 
+@dataclass(frozen=True)
+class BootListener:
+    """What a boot that is followed tells.
+
+    mark: gets the name of each stage at its end. look: called between the attempts; it raises what makes further ones
+    useless. say: gets what the boot waits for, when that changes. units: of the image, which blame it.
+    """
+
+    mark: Callable[[str], None]
+    look: Callable[[], None] = lambda: None
+    say: Callable[[str], None] = lambda _: None
+    units: hanging.ImageUnits = field(default_factory=hanging.ImageUnits)
+
+
 def settle(
     connection: Connection,
     name: str,
     stages: Sequence[Settling],
     deadline: float,
     cancelled: threading.Event,
-    mark: Callable[[str], None],
-    look: Callable[[], None] = lambda: None,
-    say: Callable[[str], None] = lambda _: None,
+    listener: BootListener,
 ) -> None:
-    """Waits for each stage in turn and calls `mark` at its end. MachineError: the first that does not complete.
+    """Waits for each stage in turn. MachineError: the first that does not complete.
 
-    look: called between the attempts; it raises what makes further ones useless. say: gets what the boot waits for,
-    when that changes. ImageAtFault: it waits for a unit that a role of the image installs.
+    ImageAtFault: it waits for a unit of the image.
     """
     from validator.transport import errors
 
-    look = _seldom(look)
+    look = _seldom(listener.look)
     said = ""
 
     def tell() -> None:
@@ -133,7 +144,9 @@ def settle(
         waiting = hanging.read(connection)
         names = ", ".join(unit.unit for unit in waiting.units)
         if names and names != said:
-            say(f"waits for {waiting.units[0]}" + (f"; and {len(waiting.units) - 1} more" if waiting.units[1:] else ""))
+            listener.say(
+                f"waits for {waiting.units[0]}" + (f"; and {len(waiting.units) - 1} more" if waiting.units[1:] else "")
+            )
         said = names or said
 
     tell = _seldom(tell, WAIT_SECONDS, first=WAIT_SECONDS)
@@ -149,16 +162,16 @@ def settle(
                 look()
                 raise MachineError(f"{name}: the connection was lost during the boot", details=[str(error)]) from error
             if time.monotonic() > deadline or cancelled.is_set():
-                waiting = hanging.Waiting() if cancelled.is_set() else hanging.read(connection)
+                waiting = hanging.Waiting() if cancelled.is_set() else hanging.read(connection, owners=True)
                 details = [*waiting.lines(), f"$ {settling.command}", *out.splitlines()[-5:]]
-                if waiting.of_the_image:
-                    raise ImageAtFault(f"{name}: the boot hangs in {waiting.of_the_image}", details=details)
+                if hangs := waiting.of_the_image(listener.units):
+                    raise ImageAtFault(f"{name}: the boot hangs in {hangs}", details=details)
                 by = f": it waits for {waiting.units[0]}" if waiting.units else ""
                 raise MachineError(f"{name}: {settling.stage} did not complete{by}", details=details)
             look()
             tell()
             cancelled.wait(_POLL_SECONDS)
-        mark(settling.stage)
+        listener.mark(settling.stage)
 
 
 def _boot_id(connection: Connection) -> str:
@@ -200,6 +213,7 @@ def reboot_host(
     instance_type: str = "",
     boot_seconds: float | None = None,
     say: Callable[[str], None] = lambda _: None,
+    units: hanging.ImageUnits = hanging.ImageUnits(),  # noqa: B008  (frozen)
 ) -> tuple[dict[str, float], str, str]:
     """Reboots a machine that gpu-ami did not launch: stages of its next boot, and boot ids before and after.
 
@@ -218,7 +232,7 @@ def reboot_host(
     connection, boot_id = reach(pinned, deadline, cancelled, name, before, lambda: None)
     with connection:
         mark("ssh")
-        settle(connection, name, (SYSTEMD,), deadline, cancelled, mark, say=say)
+        settle(connection, name, (SYSTEMD,), deadline, cancelled, BootListener(mark, say=say, units=units))
     return stages, before, boot_id
 
 

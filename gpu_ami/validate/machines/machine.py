@@ -23,6 +23,7 @@ from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.login import (
     CLOUD_INIT,
     SYSTEMD,
+    BootListener,
     Settling,
     order_reboot,
     reach,
@@ -70,8 +71,17 @@ def console_tail(console: str, lines: int = _CONSOLE_LINES) -> list[str]:
 class Boot:
     """Follows one instance from `pending` to a system that has finished booting."""
 
-    def __init__(self, cloud: Cloud, run: Run, user: str, progress: Progress, cancelled: threading.Event) -> None:
+    def __init__(
+        self,
+        cloud: Cloud,
+        run: Run,
+        user: str,
+        progress: Progress,
+        cancelled: threading.Event,
+        units: hanging.ImageUnits = hanging.ImageUnits(),  # noqa: B008  (frozen)
+    ) -> None:
         self.cloud, self.run, self.user, self.progress, self.cancelled = cloud, run, user, progress, cancelled
+        self.units = units
         self._console_refused = False
 
     def follow(self, instance_id: str, instance_type: str) -> Machine:
@@ -127,7 +137,8 @@ class Boot:
             record_host_key(target, connection.host_key)
             self.mark(machine, "ssh", started)
             mark = functools.partial(self.mark, machine, started=started)
-            settle(connection, name, stages, deadline, self.cancelled, mark, look, functools.partial(self.say, machine))
+            listener = BootListener(mark, look, functools.partial(self.say, machine), self.units)
+            settle(connection, name, stages, deadline, self.cancelled, listener)
         finally:
             connection.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import threading
@@ -16,6 +17,8 @@ from gpu_ami.validate.machines import deadlines, hanging, login
 from gpu_ami.validate.machines.restarts import ImageAtFault, is_at_fault
 from tests.validate.conftest import PANIC, World
 from validator.transport.ssh import CommandExpired, ConnectionDropped, Finished
+
+ROOT = Path(__file__).parents[3]
 
 
 class Busy:
@@ -37,7 +40,7 @@ class Busy:
 def settle(*answers: str | Exception, seconds: float = 30.0) -> list[str]:
     marked: list[str] = []
     until = time.monotonic() + seconds
-    login.settle(Busy(*answers), "i-1", (login.SYSTEMD,), until, threading.Event(), marked.append)  # type: ignore[arg-type]
+    login.settle(Busy(*answers), "i-1", (login.SYSTEMD,), until, threading.Event(), login.BootListener(marked.append))  # type: ignore[arg-type]
     return marked
 
 
@@ -125,26 +128,65 @@ def test_boot_that_hangs_names_its_unit(world: World, unit: str, kind: type[Mach
     """Only a unit of the image's roles blames the image: another may wait for the place."""
     busy = Busy("starting", waits=WAITS.format(unit=unit))
     with pytest.raises(MachineError) as caught:
-        login.settle(busy, "i-1", (login.SYSTEMD,), time.monotonic() - 1, threading.Event(), lambda _: None)  # type: ignore[arg-type]
+        login.settle(
+            busy, "i-1", (login.SYSTEMD,), time.monotonic() - 1, threading.Event(), login.BootListener(lambda _: None)
+        )  # type: ignore[arg-type]
     text = str(caught.value)
     assert type(caught.value) is kind and message in text and is_at_fault(caught.value) is (kind is ImageAtFault)
     assert "activating (start-pre) for 228 s, TimeoutStartSec 15min, drop-ins: /etc/systemd/system/" in text
     assert "systemctl list-jobs: 1 more wait: multi-user.target" in text
 
 
+OWNED = """
+Id=nvidia-fabricmanager.service
+ActiveState=activating
+FragmentPath=/lib/systemd/system/nvidia-fabricmanager.service
+
+Id=kubelet.service
+ActiveState=activating
+FragmentPath=/etc/systemd/system/kubelet.service
+
+Id=nvidia-clocks.service
+ActiveState=activating
+FragmentPath=/etc/systemd/system/nvidia-clocks.service
+
+Id=ssh.service
+ActiveState=activating
+FragmentPath=/lib/systemd/system/ssh.service
+DropInPaths=/etc/systemd/system/ssh.service.d/own.conf
+
+Id=chrony.service
+ActiveState=activating
+FragmentPath=/lib/systemd/system/chrony.service
+
+Id=nvidia-fabricmanager.service
+Package=nvidia-fabricmanager
+
+Id=chrony.service
+Package=chrony
+"""
+
+
+def test_the_plan_decides_whose_unit_it_is() -> None:
+    """Planned packages and the files of roles; a unit of the base AMI may wait for the place, whatever its name."""
+    plan = json.loads((ROOT / "variables/locks/debian12-gpu.json").read_text(encoding="utf-8"))["plan"]
+    units = hanging.ImageUnits.of(plan, ["fabric_manager", "tuning"], [ROOT / "roles"])
+    waiting = hanging.parse("100.0 1.0\n\n\n\n" + OWNED)
+    assert [unit.unit for unit in waiting.units if units.has(unit)] == [
+        "nvidia-fabricmanager.service", "nvidia-clocks.service",
+    ]  # fmt: skip
+    of_names = [unit.unit for unit in waiting.units if hanging.ImageUnits().has(unit)]
+    assert of_names == ["nvidia-fabricmanager.service", "kubelet.service", "nvidia-clocks.service"]
+    with_drop_in = hanging.ImageUnits(files=("/etc/systemd/system/ssh.service.d/*.conf",))
+    assert [unit.unit for unit in waiting.units if with_drop_in.has(unit)] == ["ssh.service"]
+
+
 def test_what_a_boot_waits_for_is_said_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "WAIT_SECONDS", 0.0)
     said: list[str] = []
     busy = Busy("starting", "starting", "running", waits=WAITS.format(unit="nvidia-fabricmanager.service"))
-    login.settle(
-        busy,
-        "i-1",
-        (login.SYSTEMD,),
-        time.monotonic() + 30,
-        threading.Event(),
-        lambda _: None,
-        say=said.append,  # type: ignore[arg-type]
-    )
+    listener = login.BootListener(lambda _: None, say=said.append)
+    login.settle(busy, "i-1", (login.SYSTEMD,), time.monotonic() + 30, threading.Event(), listener)  # type: ignore[arg-type]
     assert len(said) == 1 and said[0].startswith(
         "waits for nvidia-fabricmanager.service: activating (start-pre) for 228 s"
     )

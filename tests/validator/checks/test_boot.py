@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import REAL_DRIVER, REPLICA, FakeMachine, Judge
+from tests.validator.checks.conftest import PLAN, REAL_DRIVER, REPLICA, FakeMachine, Judge
 from validator.checks import boot
+from validator.plan import as_plan
 from validator.probes.machine import Clock
 
 DEGRADED = {"systemctl is-system-running": (1, "degraded\n"), "systemctl list-units*": ""}
@@ -23,7 +24,25 @@ CALM = {
 
 ROOM = {"findmnt*": "rw,relatime,discard\n", "stat*": "2000000 200000 500000 400000\n"}  # exactly a tenth free
 
+BOOTED = {"systemctl show*": "UserspaceTimestampMonotonic=6994000\nFinishTimestampMonotonic=69186000\n"}
+
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (boot.test_boot_is_within_its_budget, BOOTED, "PASS", ""),
+    (
+        boot.test_boot_is_within_its_budget,
+        {
+            "systemctl show*": "UserspaceTimestampMonotonic=6994000\nFinishTimestampMonotonic=141186000\n",
+            "systemd-analyze*": "1min 18.420s cloud-init.service\n     14.799s gpu-ami-drain-hook.service\n",
+        },
+        "FAIL",
+        "the boot took 141 s, expected at most 90 s; longest: cloud-init.service 1min 18.420s, gpu-ami-drain-hook",
+    ),
+    (
+        boot.test_boot_is_within_its_budget,
+        {"systemctl show*": "UserspaceTimestampMonotonic=6994000\nFinishTimestampMonotonic=0\n"},
+        "FAIL",
+        "the boot has not finished",
+    ),
     (boot.test_root_volume_can_be_written_and_has_room, ROOM, "PASS", ""),
     (boot.test_root_volume_can_be_written_and_has_room, ROOM | {"stat*": "200 100 0 0\n"}, "PASS", ""),
     (
@@ -142,7 +161,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
 def test_boot(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
-    found = judge(check, table)
+    found = judge(check, table, plan=as_plan({**PLAN, "boot_seconds": 90}))
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
