@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gpu_ami.recipes.components import chosen as chosen_components
 from gpu_ami.recipes.facts import (
+    FROM_TAGS,
     NEWEST,
     NO_ROW,
     Row,
@@ -97,6 +98,12 @@ def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
             text = f"{text}. {known_of[0].upper()}{known_of[1:]}, but what it needs is not in the tables: {add}"
         elif why := not_released(context.facts, name, constraint):
             text = f"{text}; {why}"
+    if name in FROM_TAGS and "commit" not in context.section(name):
+        url = context.facts.table(name)["repository"]
+        text = (
+            f"{text}. A newer version is planned with the commit of its tag: "
+            f"`git ls-remote {url} refs/tags/v{constraint}` prints it, {name}.commit takes it"
+        )
     return Conflict(f"{name}.version", text, f"variables/facts/{_table(context, name)}.yml")
 
 

@@ -165,6 +165,8 @@ def require_verified(document: ResolvedPlan, survey: Survey | None) -> None:
     survey: None where no source was asked. A recipe can accept such a version by name, and then it is not in the plan.
     """
     found = {one.component for one in survey.findings if one.state == "there"} if survey else set()
+    if "source_ami" in found:  # its name has the orchestrator's version
+        found.add("node_version")
     lacking = {name: version for name, version in document.get("unverified", {}).items() if name not in found}
     if lacking:
         names = ", ".join(f"unverified-{name}" for name in lacking)

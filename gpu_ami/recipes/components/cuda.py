@@ -40,7 +40,10 @@ def _section(context: ResolveContext, versions: Assignment, sources: Sources) ->
             packages[compat] = nvidia.with_dist(context, known or f"{row['minimum_driver']}-1{{dist}}")
             if not known:
                 sources.note(f"not established: that {compat} is packaged as {packages[compat]}")
-        sources.note(_compatibility(mode, driver, version, row["minimum_driver"]))
+        if "unknown" in row and mode == "minor":
+            sources.note(f"not established: whether driver {driver} was made for CUDA {version}; planned as if not")
+        else:
+            sources.note(_compatibility(mode, driver, version, row["minimum_driver"]))
     return {
         "version": version,
         "compatibility": mode,

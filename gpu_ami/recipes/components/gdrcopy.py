@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.rules import (
+    COMMIT,
+    COMMIT_OF_TAG,
     Component,
     Observed,
     TemplateVariable,
     built_from_tag,
+    commit_is_of_tag,
     file,
     kernel_module_rule,
     module,
@@ -21,10 +24,14 @@ COMPONENT = Component(
     layer="libraries",
     after=("ofi_nccl",),
     is_chosen=True,
-    keys=versioned('"2.5"'),
+    keys=versioned('"2.5"', commit=COMMIT),
+    meanings={"commit": COMMIT_OF_TAG},
     section=SourceBuild,
     write=built_from_tag("gdrcopy"),
-    rules=(kernel_module_rule("gdrcopy"),),
+    rules=(
+        commit_is_of_tag("gdrcopy"),
+        kernel_module_rule("gdrcopy"),
+    ),
     observed=Observed(
         (
             package(r"gdrdrv-dkms|libgdrapi|gdrcopy(-kmod)?", r"^(\d+\.\d+)"),

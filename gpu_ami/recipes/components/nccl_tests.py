@@ -9,12 +9,15 @@ from gpu_ami.recipes.components.nccl import COMPONENT as NCCL
 from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
 from gpu_ami.recipes.facts import Sources, at_least, parts
 from gpu_ami.recipes.rules import (
+    COMMIT,
+    COMMIT_OF_TAG,
     Assignment,
     Component,
     Conflict,
     ResolveContext,
     TemplateVariable,
     built_from_tag,
+    commit_is_of_tag,
     versioned,
 )
 from validator.plan_document import NcclTests, PackagedComponent, SourceBuild
@@ -66,13 +69,18 @@ COMPONENT = Component(
     after=("gdrcopy",),
     chosen_after=("nccl",),
     is_chosen=True,
-    keys=versioned("2.18.5"),
+    keys=versioned("2.18.5", commit=COMMIT),
     meanings={
-        "version": "version of nccl-tests, which tier T4 runs; exact, a branch, or `newest`. Needs cuda, nccl and efa"
+        "version": "version of nccl-tests, which tier T4 runs; exact, a branch, or `newest`. Needs cuda, nccl and efa",
+        "commit": COMMIT_OF_TAG,
     },
     section=NcclTests,
     write=_section,
-    rules=((("nccl_tests",), is_buildable), (("nccl_tests", "cuda"), compiles_with_cuda)),
+    rules=(
+        commit_is_of_tag("nccl_tests"),
+        (("nccl_tests",), is_buildable),
+        (("nccl_tests", "cuda"), compiles_with_cuda),
+    ),
     size_gib=0.6,
     template=TemplateVariable(r"(nvidia_)?nccl_tests?(_version|_branch|_tag)"),
 )

@@ -65,8 +65,9 @@ def drives_devices(context: ResolveContext, chosen: Assignment) -> Iterator[Conf
     for name, facts in context.instance_types.items():
         device = facts.get("neuron", {}).get("name")
         if device and device not in row["devices"]:
-            text = f"Neuron {chosen['neuron']} (driver {row['driver']}) does not support {device} of {name}"
-            yield Conflict("neuron.version", text, row["source"], ("neuron",))
+            text = f"Neuron {chosen['neuron']} (driver {row['driver'].rstrip('.')}) does not support {device} of {name}"
+            source = row["settled" if device in row.get("not_for", ()) else "source"]
+            yield Conflict("neuron.version", text, source, ("neuron",))
 
 
 COMPONENT = Component(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.rules import (
+    COMMIT,
+    COMMIT_OF_TAG,
     Component,
     Observed,
     TemplateVariable,
     built_from_tag,
+    commit_is_of_tag,
     content,
     has_packages,
     package,
@@ -23,11 +26,14 @@ COMPONENT = Component(
     layer="libraries",
     after=("efa",),
     is_chosen=True,
-    keys=versioned("1.14.0"),
-    meanings={"version": "version of aws-ofi-nccl in addition to the EFA installer's; exact, a branch, or `newest`"},
+    keys=versioned("1.14.0", commit=COMMIT),
+    meanings={
+        "version": "version of aws-ofi-nccl in addition to the EFA installer's; exact, a branch, or `newest`",
+        "commit": COMMIT_OF_TAG,
+    },
     section=SourceBuild,
     write=built_from_tag("ofi_nccl"),
-    rules=((("ofi_nccl",), has_packages("ofi_nccl")),),
+    rules=(commit_is_of_tag("ofi_nccl"), (("ofi_nccl",), has_packages("ofi_nccl"))),
     observed=Observed(
         (
             package(r"libnccl-ofi|aws-ofi-nccl"),

@@ -6,8 +6,8 @@ fact_queries         answers to questions about the facts
 """
 
 from gpu_ami.recipes.facts.provisional import ACCEPTED as UNVERIFIED
+from gpu_ami.recipes.facts.provisional import FROM_TAGS, NO_ROW, with_unknown
 from gpu_ami.recipes.facts.provisional import NAMES as UNVERIFIED_NAMES
-from gpu_ami.recipes.facts.provisional import NO_ROW, with_unknown
 from gpu_ami.recipes.facts.tables import (
     ARCHITECTURES,
     NEWEST,
@@ -34,6 +34,7 @@ from gpu_ami.recipes.facts.tables import (
 
 __all__ = [
     "ARCHITECTURES",
+    "FROM_TAGS",
     "NEWEST",
     "NO_ROW",
     "UNVERIFIED",

@@ -5,10 +5,16 @@ have, each of at most as many digits and one more. Plausible: a list of releases
 than every known version, by at most one major and 20 minors (a driver: by at most 60 branches); or it is a driver newer
 than the known releases of a branch that is still supported; or, of a component without a list of releases, it is of a
 known minor version. Every other version is refused with the nearest known one, as a typing error.
+
+What holds for a whole series holds for a version in it: a CUDA major or a device that a neighbour dropped stays
+dropped, a new CUDA major needs at least the driver of the toolkit before it, and an installer has no newer module than
+its successor. Rules that rest on such a bound are not skipped: their source is the neighbour's.
 """
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,48 +41,71 @@ SKIPPED = {
     "nccl": "the CUDA majors that it is built for, its packaged CUDA",
     "dcgm": "the CUDA majors that it is built for, epoch and revision of its packages",
     "container_toolkit": "CDI",
-    "efa": "its driver, libfabric, rdma-core and plugin: none of them is compared",
+    "efa": "its driver, libfabric, rdma-core and plugin, beyond what the installers before and after it have",
+    "neuron": "devices and systems that it adds; its packages are taken by their minor versions",
+    "gdrcopy": "the kernels and CUDA versions that it needs",
+    "ofi_nccl": "the NCCL and libfabric that it needs, beyond what the release before it needs",
+    "nccl_tests": "the CUDA and NCCL that it compiles with",
     "kernel": "which modules build on it, the names of its packages",
     "node_version": "the kernel that its base AMI boots, what the base AMI brings",
 }
 # Of one release alone: a neighbour's would be wrong.
 _OF_ONE_RELEASE = (
     "packaged", "compat", "reported", "regression", "minimum_ofi_nccl", "kernel_module", "libfabric", "rdma_core",
-    "ofi_nccl", "package",
+    "ofi_nccl", "package", "tag", "commit", "tested_nccl",
 )  # fmt: skip
+FROM_TAGS = ("gdrcopy", "ofi_nccl", "nccl_tests")
+# Lists in the rows of a component from which vendors drop values for good.
+_LISTED = {"cudnn": ("cuda",), "nccl": ("cuda",), "dcgm": ("cuda",), "neuron": ("devices", "operating_systems")}
+_OF_A_RELEASE = "its packages' revision, what it is known to break"
 NAMES = tuple(f"{ACCEPTED}{name}" for name in SKIPPED)
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A version without a row: component, version, and the known version whose row was taken."""
+    """A version without a row, the known version whose row was taken, and the rules that are skipped for it."""
 
     component: str
     version: str
     neighbour: str
+    skipped: str = ""
 
     @property
     def note(self) -> str:
         """What the plan says first."""
+        accept = f"`accept: [{ACCEPTED}{self.component}]`"
+        needs = f"`gpu-ami sources` looks it up; `build` needs it found there, or {accept}"
+        if self.component == "kernel":
+            needs = f"No source of a plan lists kernels: `build` needs {accept}"
         return (
             f"unverified: {self.component} {self.version} has no row in the facts, and is planned with what is known "
-            f"of {self.neighbour}. Rules skipped: {SKIPPED[self.component]}. `gpu-ami sources` looks it up; `build` "
-            f"needs it found there, or `accept: [{ACCEPTED}{self.component}]`"
+            f"of {self.neighbour}. Rules skipped: {self.skipped or SKIPPED[self.component]}. {needs}"
         )
 
 
 def with_unknown(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[Unknown]]:
     """The facts with a row for each version of a recipe that is plausible and has none; and these versions."""
     unknown: list[Unknown] = []
-    for component in ("nvidia_driver", "cuda", "cudnn", "nccl", "dcgm", "container_toolkit", "efa"):
-        version, known = _asked(values, component), _known(facts, component)
-        if version and not matching(version, known) and is_plausible(facts, component, version):
-            unknown.append(Unknown(component, version, nearest_first(version, known)[0]))
-            facts = _with_row(facts, unknown[-1])
+    for component in SKIPPED:
+        version = _asked(values, component)
+        known = _known(facts, component) if version and component not in ("kernel", "node_version") else []
+        if not known or matching(version, known) or not is_plausible(facts, component, version):
+            continue
+        if component in FROM_TAGS and not values[component].get("commit"):
+            continue  # refused: what is built from source is known by its commit
+        unknown.append(_unknown(facts, component, version, known))
+        facts = _with_row(facts, unknown[-1], values[component])
     facts, of_kernel = _with_kernel(facts, values)
     facts, of_node = _with_node_version(facts, values)
     unknown += [*of_kernel, *of_node]
     return facts, unknown
+
+
+def _unknown(facts: Facts, component: str, version: str, known: list[str]) -> Unknown:
+    row = facts.nvidia_drivers["branches"].get(branch(version)) if component == "nvidia_driver" else None
+    if row is not None:
+        return Unknown(component, version, str(row["releases"][-1]), _OF_A_RELEASE)
+    return Unknown(component, version, nearest_first(version, known)[0])
 
 
 def _asked(values: Mapping[str, Any], component: str) -> str:
@@ -136,7 +165,7 @@ def _mark(facts: Facts, unknown: Unknown) -> dict[str, Any]:
     return {"source": NO_ROW, "date": facts.read_on, "unverified": True, "unknown": True, "note": unknown.note}
 
 
-def _with_row(facts: Facts, unknown: Unknown) -> Facts:
+def _with_row(facts: Facts, unknown: Unknown, section: Mapping[str, Any]) -> Facts:
     component, version, near = unknown.component, unknown.version, unknown.neighbour
     mark = _mark(facts, unknown)
     if component == "nvidia_driver":
@@ -145,17 +174,62 @@ def _with_row(facts: Facts, unknown: Unknown) -> Facts:
     row: dict[str, Any] = {
         key: value for key, value in table["releases"][near].items() if key not in _OF_ONE_RELEASE
     } | mark
+    row |= _bounds(table["releases"], component, version)
     if component == "cuda":
         row["package"] = f"{version}-1" if version.count(".") == 2 else f"{version}.*"
-        majors = dict(table["majors"])
-        majors.setdefault(branch(version), {**majors[max(majors, key=int)], **mark})
-        facts = _replaced(facts, component, {**table, "majors": majors})
+        facts = _with_cuda_major(facts, version, mark)
         table = facts.table(component)
     elif component == "cudnn":
         row["full"] = f"{version}*"
     elif component == "efa":
         row["bundled"] = False  # which plugin it has is not known, so none is compared
+    elif component == "neuron":
+        row |= neuron_packages(table["releases"][near], near, version)
+    elif component in FROM_TAGS:
+        row |= {"tag": f"v{version}", "commit": section["commit"]}
     return _replaced(facts, component, {**table, "releases": {**table["releases"], version: row}})
+
+
+def _bounds(releases: Mapping[str, Row], component: str, version: str) -> dict[str, Any]:
+    """What the known versions before and after it settle: `settled` is their source; `not_for` values of a list that
+    were dropped before it or came after it; `at_most` a version that its successor has.
+    """
+    order = sorted(releases, key=parts)
+    older = [name for name in order if parts(name) < parts(version)]
+    newer = [name for name in order if parts(name) > parts(version)]
+    bounds: dict[str, Any] = {}
+    for key in _LISTED.get(component, ()):
+        before = set(releases[older[-1]][key]) if older else set()
+        after = set(releases[newer[0]][key]) if newer else set()
+        ever = sorted({str(value) for row in releases.values() for value in row[key]})
+        bounds[key] = [value for value in ever if value in before | after]
+        bounds["not_for"] = [*bounds.get("not_for", ()), *(value for value in ever if value not in before | after)]
+        bounds["settled"] = releases[older[-1] if older else newer[0]]["source"]
+    if component == "efa" and newer:
+        has = {key: releases[newer[0]].get(key) for key in ("kernel_module", "libfabric")}
+        bounds["at_most"] = {key: value for key, value in has.items() if value}
+    return bounds
+
+
+def _with_cuda_major(facts: Facts, version: str, mark: Row) -> Facts:
+    """A new major version needs at least the driver of the toolkit before it: every major so far needed a newer one."""
+    table = facts.cuda
+    if branch(version) in table["majors"]:
+        return facts
+    newest = table["releases"][max(table["releases"], key=parts)]
+    row = {"floor": newest["minimum_driver"], "forward_from": [], "source": newest["source"], "date": mark["date"]}
+    return _replaced(facts, "cuda", {**table, "majors": {**table["majors"], branch(version): row}})
+
+
+def neuron_packages(near: Row, neighbour: str, version: str) -> dict[str, str]:
+    """Minor versions of a release's packages: each grows with the release's own, by one (2.26.1 to 2.33.0)."""
+    step = parts(version)[1] - parts(neighbour)[1]
+    packages = {}
+    for key in ("driver", "runtime", "collectives", "tools"):
+        if key in near:
+            major, minor = parts(str(near[key]))[:2]
+            packages[key] = f"{major}.{minor + step}."
+    return packages
 
 
 def _with_driver(facts: Facts, version: str, mark: Row) -> Facts:
@@ -198,20 +272,33 @@ def _renamed(value: Any, old: str, new: str) -> Any:
 
 
 def _with_node_version(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[Unknown]]:
-    """A release of an orchestrator newer than the known ones: the next three minors, or a patch of a known one."""
+    """A release of an orchestrator that its row names without its content, or one newer than the known ones."""
     name, asked = str(values.get("node")), str(values.get("node_version") or "")
     family = facts.node_families.get(name)
     known = [str(version) for version in (family or {}).get("versions", {})]
     if family is None or not asked or not known or asked in known or asked in family.get("ended_versions", {}):
         return facts, []
-    newest = max(known, key=parts)
-    if asked.count(".") != newest.count(".") or not at_least(asked, newest) or parts(asked)[0] != parts(newest)[0]:
+    if asked not in family.get("released", {}) and not _is_next_release(asked, known):
         return facts, []
-    if parts(asked)[1] > parts(newest)[1] + 3 or max(parts(asked)) > max(100, *parts(newest)) + 10:
-        return facts, []
-    unknown = Unknown("node_version", asked, newest)
-    row = {**family, "versions": {**family["versions"], asked: {**family["versions"][newest], **_mark(facts, unknown)}}}
+    near = nearest_first(asked, known)[0]
+    unknown = Unknown("node_version", asked, near)
+    row = {**family, "versions": {**family["versions"], asked: {**family["versions"][near], **_mark(facts, unknown)}}}
     return _replaced(facts, "node_families", {**facts.node_families, name: row}), [unknown]
+
+
+def _is_next_release(asked: str, known: list[str]) -> bool:
+    """A date (`20261009`), at most a year after the newest; or one of the next three minors, or a patch."""
+    newest = max(known, key=parts)
+    if re.fullmatch(r"20\d{6}", newest):
+        try:
+            day = datetime.date.fromisoformat(asked) if re.fullmatch(r"20\d{6}", asked) else None
+        except ValueError:
+            return False
+        last = datetime.date.fromisoformat(newest) + datetime.timedelta(days=365)
+        return day is not None and datetime.date.fromisoformat(min(known)) < day <= last
+    if asked.count(".") != newest.count(".") or not at_least(asked, newest) or parts(asked)[0] != parts(newest)[0]:
+        return False
+    return parts(asked)[1] <= parts(newest)[1] + 3 and max(parts(asked)) <= max(100, *parts(newest)) + 10
 
 
 def _replaced(facts: Facts, table: str, content: Row) -> Facts:

@@ -14,6 +14,8 @@ A new rule is a function in one of them and an entry in its `*_RULES`; a rule of
 """
 
 from gpu_ami.recipes.rules.component import (
+    COMMIT,
+    COMMIT_OF_TAG,
     LATEST,
     NO_KEYS,
     Component,
@@ -21,6 +23,7 @@ from gpu_ami.recipes.rules.component import (
     TemplateVariable,
     Understood,
     built_from_tag,
+    commit_is_of_tag,
     latest,
     plain,
     version_kind,
@@ -57,6 +60,8 @@ from gpu_ami.recipes.rules.system import IMAGE_RULES, base_keeps_its_own, has_pa
 
 __all__ = [
     "BRANCH_RULES",
+    "COMMIT",
+    "COMMIT_OF_TAG",
     "DISTRIBUTION_RULES",
     "DRIVER",
     "DRIVER_RULES",
@@ -82,6 +87,7 @@ __all__ = [
     "base_keeps_its_own",
     "built_from_tag",
     "bundled_plugin",
+    "commit_is_of_tag",
     "content",
     "distribution_has_driver",
     "does_not_build",

@@ -5,24 +5,20 @@ And the variables of Packer templates that carry a component's version: their na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpu_ami.recipes.facts import NEWEST, Facts, Sources
 from gpu_ami.recipes.rules.observed import Observed
+from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 from validator.plan_document import SourceBuild
 from validator.schema import Keys, Kind, Text
 
 if TYPE_CHECKING:
-    from gpu_ami.recipes.rules.resolve_context import Assignment, ResolveContext, Rule
-
     Writer = Callable[[ResolveContext, Assignment, Sources], Mapping[str, object] | None]
     BaseWriter = Callable[[ResolveContext, Sources], Mapping[str, object]]
-
-
-import re
-from collections.abc import Callable
 
 # A recipe has no section of this name.
 NO_KEYS = Keys({})
@@ -134,6 +130,23 @@ def built_from_tag(component: str) -> Writer:
         }
 
     return write
+
+
+COMMIT_OF_TAG = "commit of the version's tag, for a version that the facts do not know"
+COMMIT = Text("75f24806239b6e481240e517fdb022f26b90ab0b", r"[0-9a-f]{40}", "a commit")
+
+
+def commit_is_of_tag(component: str) -> tuple[tuple[str, ...], Rule]:
+    """The rule that a recipe's commit is the one that the facts know of the version's tag."""
+
+    def rule(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+        asked, facts = context.section(component).get("commit"), context.facts.table(component)
+        row = facts["releases"][chosen[component]]
+        if asked and asked != row["commit"]:
+            text = f"tag {row['tag']} of {facts['repository']} is commit {row['commit']}, the recipe has {asked}"
+            yield Conflict(f"{component}.commit", text, row["source"], nearest="leave out commit")
+
+    return (component,), rule
 
 
 LATEST = ("latest", "newest", "*", "current")

@@ -12,8 +12,10 @@ from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, Gpu, Res
 
 
 def runs_natively(context: ResolveContext, driver: str, cuda: str) -> bool:
-    """Whether the driver was released for this CUDA or a newer one."""
-    return at_least(driver, context.facts.cuda["releases"][cuda]["minimum_driver"])
+    """Whether the driver was released for this CUDA or a newer one; False where that is not known."""
+    row = context.facts.cuda["releases"][cuda]
+    is_new = "unknown" in row and cuda.count(".") == 1  # its row has the driver of an older toolkit
+    return not is_new and at_least(driver, row["minimum_driver"])
 
 
 def driver_runs_cuda(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
@@ -179,7 +181,8 @@ def _built_for(context: ResolveContext, chosen: Assignment, component: str, labe
     if branch(chosen["cuda"]) not in row["cuda"]:
         built = " and ".join(row["cuda"])
         text = f"{label} {chosen[component]} is not built for CUDA {chosen['cuda']}: it is for CUDA {built}"
-        yield Conflict(f"{component}.version", text, row["source"], (component, "cuda"))
+        settled = branch(chosen["cuda"]) in row.get("not_for", ())
+        yield Conflict(f"{component}.version", text, row["settled" if settled else "source"], (component, "cuda"))
 
 
 def fabric_manager_matches(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:

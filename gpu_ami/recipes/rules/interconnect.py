@@ -65,7 +65,7 @@ def one_plugin(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict
 def plugin_finds_libfabric(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     plugin = context.facts.ofi_nccl["releases"][chosen["ofi_nccl"]]
     efa = context.facts.efa["releases"][chosen["efa"]]
-    libfabric = efa.get("libfabric")
+    libfabric = efa.get("libfabric") or efa.get("at_most", {}).get("libfabric")
     if context.section("efa").get("mode", "full") == "minimal":
         text = f"aws-ofi-nccl {chosen['ofi_nccl']} needs libfabric, which efa.mode minimal leaves out"
         yield Conflict("efa.mode", text, plugin["source"], nearest="efa.mode full, or leave out ofi_nccl")

@@ -24,10 +24,11 @@ def rows_for(context: ResolveContext, component: str) -> list[Row]:
 
 
 def built_release(context: ResolveContext, component: str, version: str) -> str | None:
-    """The release of the module that a component's version brings; None where the facts do not say."""
+    """The release of the module that a component's version brings, or at most; None where the facts do not say."""
     if component != "efa":
         return version
-    module = context.facts.efa["releases"].get(version, {}).get("kernel_module")
+    row = context.facts.efa["releases"].get(version, {})
+    module = row.get("kernel_module") or row.get("at_most", {}).get("kernel_module")
     return str(module) if module else None
 
 
@@ -59,7 +60,8 @@ def kernel_module_rule(component: str) -> tuple[tuple[str, ...], Rule]:
             return
         label, version = context.label(component), chosen[component]
         module = built_release(context, component, version)
-        of_module = f" (its module {module})" if module != version else ""
+        at_most = "at most " if component == "efa" and "unknown" in context.facts.efa["releases"][version] else ""
+        of_module = f" (its module {at_most}{module})" if module != version else ""
         text = f"{label} {version}{of_module} does not build on kernel {context.kernel}: {row['why']}"
         text = f"{text}. `accept: [{ACCEPTED}]` builds it all the same"
         yield Conflict(f"{component}.version", text, row["source"], (component,))

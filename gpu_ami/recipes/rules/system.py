@@ -71,7 +71,8 @@ def node_has_version(context: ResolveContext, _chosen: Assignment) -> Iterator[C
     if known is None:
         if context.node_version is not None:
             text = f"node {context.node_name} takes no node_version, got {context.node_version}"
-            yield Conflict("node_version", text, context.node["source"], nearest="leave out node_version")
+            pin = "" if context.node_name == "ec2" else " (source_ami.name pins a release of its AMI)"
+            yield Conflict("node_version", text, context.node["source"], nearest=f"leave out node_version{pin}")
     elif row := context.node.get("ended_versions", {}).get(context.node_version):
         text = f"{context.node['orchestrator']} {context.node_version}: {row['why']}"
         yield Conflict("node_version", text, row["source"], nearest=f"node_version {next(iter(known))}")
@@ -189,7 +190,8 @@ def has_packages(component: str) -> Callable[[ResolveContext, Assignment], Itera
         if systems and context.os_name not in systems and component not in context.provided:
             text = f"{context.label(component)} {chosen[component]} is not packaged for {context.os_name}"
             nearest = f"os {' or '.join(systems)}"
-            yield Conflict(f"{component}.version", text, row["source"], (component,), nearest)
+            source = row["settled" if context.os_name in row.get("not_for", ()) else "source"]
+            yield Conflict(f"{component}.version", text, source, (component,), nearest)
 
     return rule
 

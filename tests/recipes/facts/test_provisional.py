@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.facts import Facts
-from gpu_ami.recipes.facts.provisional import is_plausible
+from gpu_ami.recipes.facts.provisional import is_plausible, neuron_packages
 from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.layers import layered
 from gpu_ami.recipes.resolver import resolve
@@ -134,6 +135,138 @@ def test_unknown_versions_of_each_kind_are_planned(recipe: str, unverified: dict
     document = plan(recipe)
     assert document.get("unverified", {}) == unverified
     assert document["notes"][0].startswith("unverified: ")
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+NEURON = "os: al2023\ninstance_types: [trn2.48xlarge]\ntelemetry: {profile: neuron}\n"
+EFA = "instance_types: [p5.48xlarge]\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "unverified", "neighbour"),
+    [
+        ("nvidia_driver: {version: 595.130.01}\n", {"nvidia_driver": "595.130.01"}, "of 595.112.07"),
+        (f"{NEURON}neuron: {{version: 2.34.0}}\n", {"neuron": "2.34.0"}, "of 2.33.0"),
+        (
+            f"nvidia_driver: {{version: '595'}}\ngdrcopy: {{version: 2.7.1, commit: {COMMIT}}}\n",
+            {"gdrcopy": "2.7.1"},
+            "of 2.6",
+        ),
+        (
+            "node: parallelcluster\nnode_version: 3.16.1\nnvidia_driver: {version: '595'}\n",
+            {"node_version": "3.16.1"},
+            "of 3.16.3",
+        ),
+        (
+            "node: dlami\nos: al2023\nnode_version: '20261009'\nnvidia_driver: {version: '595'}\n",
+            {"node_version": "20261009"},
+            "of 20261006",
+        ),
+        (
+            f"{EFA}nvidia_driver: {{version: '595'}}\nkernel: {{version: '7.0'}}\nefa: {{version: 1.45.0}}\n",
+            {"efa": "1.45.0"},
+            "of 1.45.1",
+        ),
+        (
+            "nvidia_driver: {version: '595'}\ncuda: {version: '12.9'}\nnccl: {version: 2.40.1}\n",
+            {"nccl": "2.40.1"},
+            "of 2.32.3",
+        ),
+    ],
+)
+def test_an_unknown_version_takes_the_row_of_its_series(
+    recipe: str, unverified: dict[str, str], neighbour: str
+) -> None:
+    document = plan(recipe)
+    assert document["unverified"] == unverified
+    assert f"is planned with what is known {neighbour}. " in document["notes"][0]
+
+
+JAMMY = "os: ubuntu2204\nnvidia_driver: {version: '580'}\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text", "nearest"),
+    [
+        (
+            "nvidia_driver: {version: '595'}\ncuda: {version: '14.0'}\n",
+            "cannot run CUDA 14.0: needs ≥ 620.70.06",
+            "nearest: driver 620.70.06",
+        ),
+        (f"{JAMMY}cuda: {{version: '11.8'}}\nnccl: {{version: 2.40.1}}\n", "not built for CUDA 11.8", "NCCL 2.19.3"),
+        (f"{JAMMY}cuda: {{version: '11.8'}}\ncudnn: {{version: 9.40.0}}\n", "not built for CUDA 11.8", "cuDNN 9.10.2"),
+        (
+            f"{NEURON}neuron: {{version: 2.34.0}}\ninstance_types: [inf1.xlarge]\n".replace("[trn2.48xlarge]", "[]", 1),
+            "does not support Inferentia",
+            "nearest: Neuron 2.26.1",
+        ),
+        (f"{NEURON}neuron: {{version: 2.34.0}}\nos: al2\n", "2.34.0 is not packaged for al2", "Neuron 2.23.0"),
+        (
+            f"{EFA}nvidia_driver: {{version: '570'}}\nkernel: {{version: '6.17'}}\nefa: {{version: 1.37.0}}\n",
+            "EFA 1.37.0 (its module at most 2.13.0) does not build on kernel 6.17",
+            "nearest: EFA 1.43.3",
+        ),
+        (
+            f"{EFA}nvidia_driver: {{version: 640.12.03}}\nefa: {{version: 1.42.0}}\n",
+            "peer-to-peer access",
+            "EFA 1.43.3",
+        ),
+        (
+            "nvidia_driver: {version: '595'}\ngdrcopy: {version: 2.7.1}\n",
+            "git ls-remote https://github.com/NVIDIA/gdrcopy refs/tags/v2.7.1",
+            "below 2.6",
+        ),
+        (
+            f"nvidia_driver: {{version: '595'}}\ngdrcopy: {{version: '2.6', commit: {COMMIT}}}\n",
+            "tag v2.6 of https://github.com/NVIDIA/gdrcopy is commit 93c606bb",
+            "leave out commit",
+        ),
+        (
+            "node: dlami\nos: al2023\nnode_version: '20261399'\nnvidia_driver: {version: '595'}\n",
+            "dlami 20261399 is unknown",
+            "20261006",
+        ),
+        (
+            "node: ecs\nos: al2023\nnode_version: '20261113'\nnvidia_driver: {version: '595'}\n",
+            "node ecs takes no node_version",
+            "source_ami.name pins a release",
+        ),
+    ],
+)
+def test_what_holds_for_a_series_refuses_an_unknown_version(recipe: str, text: str, nearest: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan(recipe)
+    message = "\n".join(refused.value.details)
+    assert text in message and nearest in message
+
+
+def test_a_toolkit_is_not_called_native_before_its_driver_is_known() -> None:
+    document = plan("nvidia_driver: {version: 640.12.03}\ncuda: {version: '13.9'}\n")
+    assert document["cuda"]["compatibility"] == "minor"
+    assert "not established: whether driver 640.12.03 was made for CUDA 13.9; planned as if not" in document["notes"]
+
+
+def test_packages_of_an_unknown_neuron_follow_its_minor_version() -> None:
+    packages = plan(f"{NEURON}neuron: {{version: 2.35.0}}\n")["neuron"]["packages"]
+    assert packages == {
+        "aws-neuronx-dkms": "2.33.*",
+        "aws-neuronx-runtime-lib": "2.37.*",
+        "aws-neuronx-collectives": "2.37.*",
+        "aws-neuronx-tools": "2.35.*",
+    }
+
+
+def test_known_releases_of_neuron_bear_out_the_rule_of_their_packages() -> None:
+    """From each release to the next, the packages of the table have the minor versions that the rule gives."""
+    rows = FACTS.neuron["releases"]
+    for version, following in pairwise(rows):
+        expected = neuron_packages(rows[version], version, following)
+        assert all(str(rows[following][key]).startswith(minor) for key, minor in expected.items()), following
+
+
+def test_a_found_source_ami_verifies_the_release_of_the_node() -> None:
+    document: Any = plan("node: eks\nos: al2023\nnode_version: '1.38'\nnvidia_driver: {version: '595'}\n")
+    require_verified(document, Survey("x", "", "", [Finding("source_ami", "name", "ami-1", "there")]))
 
 
 def test_packages_of_an_unknown_version_leave_open_what_is_not_known() -> None:
