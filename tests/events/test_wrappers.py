@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 
 import pytest
 
@@ -54,8 +55,12 @@ QUOTED_BY_PROGRAMS = {
 
 
 def read(text: str) -> tuple[list[reader.Event], reader.LeftOut]:
+    return read_bytes(text.encode() + b"\n")
+
+
+def read_bytes(content: bytes) -> tuple[list[reader.Event], reader.LeftOut]:
     lines = reader.LeftOut()
-    return list(reader.read_events(io.BytesIO(text.encode() + b"\n"), quoted=True, left_out=lines)), lines
+    return list(reader.read_events(io.BytesIO(content), quoted=True, left_out=lines)), lines
 
 
 @pytest.mark.parametrize("wrapper", WRAPPED)
@@ -80,6 +85,54 @@ def test_export_of_a_log_group_in_one_line_is_read_to_its_end() -> None:
     rows = [{"timestamp": number, "message": "usb 1-1: new device " + "x" * 90} for number in range(30000)]
     events, lines = read(json.dumps({"events": [*rows, {"timestamp": 5, "message": SYSLOG}]}))
     assert [event["code"] for event in events] == [74] and not lines.lines
+
+
+def exported(message: str, transport: str = "kernel", **binary: bytes) -> bytes:
+    """An entry of journalctl -o export: fields with a line feed or a control character follow their length."""
+    fields = {
+        "__CURSOR": b"s=0639f1a2;i=1", "__REALTIME_TIMESTAMP": b"1704279600123456", "_TRANSPORT": transport.encode(),
+        "SYSLOG_FACILITY": b"0", "SYSLOG_IDENTIFIER": b"kernel", **binary, "MESSAGE": message.encode(),
+        "_HOSTNAME": b"gpu",
+    }  # fmt: skip
+    lines = [
+        name.encode() + (b"\n" + len(value).to_bytes(8, "little") if min(value) < 32 else b"=") + value
+        for name, value in fields.items()
+    ]
+    return b"\n".join(lines) + b"\n\n"
+
+
+LOST_GPU = (
+    "NVRM: The NVIDIA GPU 0000:18:00.0\nNVRM: (PCI ID: 10de:2901) installed in this system has\n"
+    "NVRM: fallen off the bus and is not responding to commands."
+)
+
+
+@pytest.mark.parametrize("length", [100, 138, 266, 2570, 2826])  # of 266, 2570 and 2826 a byte is a line feed
+def test_journal_in_its_export_format(length: int) -> None:
+    line = "NVRM: Xid (PCI:0000:9b:00): 94, pid=4, name=a, Contained: SM (0x1). RST: No, D-RST: No\x01".ljust(
+        length, "y"
+    )
+    found = exported(line) + exported(LOST_GPU, _CMDLINE=b"a\n\nMESSAGE\nb") + exported(line, "stdout")
+    events, _ = read_bytes(found)
+    assert [(event["kind"], event["code"], event["pci"]) for event in events] == [
+        ("xid", 94, "0000:9b:00.0"), ("gpu_lost", 79, "0000:18:00.0"),
+    ]  # fmt: skip
+    assert {(event["origin"], event["time"]) for event in events} == {("kernel", "2024-01-03T11:00:00.123456Z")}
+
+
+@pytest.mark.parametrize("cut", ["in the message", "before the message"])
+def test_export_that_ends_early_keeps_what_it_has(cut: str) -> None:
+    found = exported("NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.\nmore")
+    end = found.index(b"more") if cut == "in the message" else found.index(b"NVRM") - 3
+    events, _ = read_bytes(exported(LOST_GPU) + found[:end])
+    assert [event["code"] for event in events] == ([79, 79] if cut == "in the message" else [79])
+
+
+def test_export_of_empty_lines_takes_linear_time() -> None:
+    begin = exported(LOST_GPU).partition(b"NVRM")[0][:-8] + (1 << 20).to_bytes(8, "little")
+    started = time.process_time()
+    assert read_bytes(begin + b"\n" * 200000)[0] == []
+    assert time.process_time() - started < 10
 
 
 def test_lines_that_end_with_cr_alone() -> None:

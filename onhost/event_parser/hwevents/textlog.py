@@ -29,6 +29,8 @@ _JOURNAL_START = re.compile(r"__CURSOR=|\S.* \[s=[0-9a-f]{32};")
 # Each part takes the blanks behind it: shared between parts, a line of n blanks takes n^4 steps.
 _OBJECT_START = re.compile(r"\s*(?:\}\s*,\s*)?(?:\"[^\"]*\"\s*:\s*)?(?:\[\s*)?\{\s*$")
 _OBJECT_LINE = re.compile(r"\s*(?:[\"{}\[\],]|$)")
+_BINARY_FIELD = re.compile(r"_{0,2}[A-Z][A-Z0-9_]{0,63}$")
+_BINARY_LIMIT = 1 << 20
 _JOURNAL_FIELD = re.compile(r"\s*(?P<name>_{0,2}[A-Z][A-Z0-9_]*)=(?P<value>.*)", re.DOTALL)
 
 
@@ -50,6 +52,29 @@ class _Entry:
         self.number = 0  # of the line with the driver's text
         self.holds = False
         self._field = ""
+        self._binary = None  # type: Optional[bytearray]
+
+    def add_bytes(self, raw: bytes) -> bool:
+        """Adds a line of the file to a field of journalctl -o export that follows its length; False: there is none.
+
+        The length has eight bytes, of which one may be a line feed.
+        """
+        if self._binary is None:
+            return False
+        self._binary += raw if raw.endswith(b"\n") else raw + b"\n"
+        if len(self._binary) < 8:
+            return True
+        length = int.from_bytes(self._binary[:8], "little")
+        if length > _BINARY_LIMIT:  # the bytes of the length were lost in copying
+            self._end_binary(0, len(self._binary))
+        elif len(self._binary) > 8 + length:
+            self._end_binary(8, 8 + length)
+        return True
+
+    def _end_binary(self, start: int, end: int) -> None:
+        content, self._binary = bytes(self._binary or b"")[start:end], None
+        self.fields[self._field] = content.decode("utf-8", "replace").rstrip("\n")
+        self.holds = self.holds or (self._field == "MESSAGE" and _may_hold(content))
 
     def add(self, text: str, number: int) -> bool:
         """Adds a line of the file; False if it does not belong to the entry."""
@@ -58,11 +83,11 @@ class _Entry:
             if match is not None:
                 self._field = match.group("name")
                 self.fields[self._field] = match.group("value")
-            elif text == "MESSAGE":  # journalctl -o export: a field of several lines follows its length of eight bytes
-                self._field, self.fields[text] = text, ""
+            elif _BINARY_FIELD.match(text):  # journalctl -o export: its length and its content follow
+                self._field, self._binary = text, bytearray()
             elif self._field == "MESSAGE" and (text[:1] in (" ", "\t") or "NVRM" in text):
                 before = str(self.fields["MESSAGE"])
-                self.fields["MESSAGE"] = before + "\n" + text.strip() if before else text[8:]
+                self.fields["MESSAGE"] = before + "\n" + text.strip()
             else:
                 return False
         elif _OBJECT_LINE.match(text):
@@ -86,6 +111,8 @@ class _Entry:
         return str(self.fields.get("MESSAGE", "")) if self.is_journal else "\n".join(self.lines)
 
     def parse(self) -> List[Item]:
+        if self._binary:  # the file ends in it
+            self._end_binary(8, len(self._binary))
         if not self.holds or not self.number:
             return []
         if not self.is_journal:
@@ -125,6 +152,8 @@ class TextParser:
     def lines(self, raw: bytes) -> List[Tuple[int, Item]]:
         """One line in, the kernel's lines that are complete by now out, each with its number."""
         self._number += 1
+        if self._entry is not None and self._entry.add_bytes(raw):
+            return []
         may_start = b"[s=" in raw or b"__CURSOR=" in raw or raw.rstrip().endswith(b"{")
         if self._entry or may_start or _may_hold(raw):
             text = raw.decode("utf-8", "replace").rstrip("\r\n")
