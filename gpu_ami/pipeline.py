@@ -178,7 +178,12 @@ def _check_sources(plan: Plan, session: Session, wanted: bool) -> dict[str, Any]
 
     with session.progress.stage(f"sources of {plan.image}"):
         resolve_ami = functools.partial(resolve_source_ami, session.cloud, plan.document)
-        survey = sources.survey(plan.document, sources.Client(sources.Cache()), resolve_ami=resolve_ami)
+        survey = sources.survey(
+            plan.document,
+            sources.Client(sources.Cache()),
+            resolve_ami=resolve_ami,
+            with_archive=session.place.mirror is None,
+        )
         sources.require(survey)
         sources.require_verified(plan.document, survey)
     return {"date": survey.date, "indexes": {index.url: index.digest for index in survey.indexes}}

@@ -77,7 +77,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         for plan in plans:
             with progress.stage(f"sources of {plan.image}"):
                 resolve_ami = _source_ami(plan, place) if args.where else None
-                surveys.append(survey(plan.document, client, resolve_ami=resolve_ami, deadline_s=args.deadline))
+                asked = survey(
+                    plan.document, client, resolve_ami=resolve_ami, deadline_s=args.deadline,
+                    with_archive=not args.mirror and place.mirror is None,
+                )  # fmt: skip
+                surveys.append(asked)
     codes = [survey.exit_code for survey in surveys]
     text = "\n\n".join(as_table(survey) for survey in surveys)
     return Outcome(text, [survey.to_json() for survey in surveys], min((code for code in codes if code), default=0))

@@ -3,6 +3,7 @@
 http/            client, cache, and the errors of a source
 repositories/    apt and dnf repositories: keys, indexes, dependencies
 planned          the packages, files and tags that a plan needs
+kernels          the plan's kernel in the archive of its operating system
 survey           checks all sources of a plan at the same time; a survey as a table
 refresh          rows for variables/facts from the vendors' metadata
 releases         releases that no package index names, git tags; rows added to the text of a table of facts

@@ -15,6 +15,7 @@ from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.recipes import ResolvedPlan
 from gpu_ami.sources import releases
 from gpu_ami.sources.http import Client, SourceError
+from gpu_ami.sources.kernels import RELEASE, PlannedKernel, ask_kernel, planned_kernel
 from gpu_ami.sources.planned import Planned, PlannedDownload, PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
 from gpu_ami.sources.repositories import (
     Key,
@@ -114,12 +115,23 @@ class _Task:
 
 
 def survey(
-    document: ResolvedPlan, client: Client, *, resolve_ami: ResolveAmi | None = None, deadline_s: float = 120.0
+    document: ResolvedPlan,
+    client: Client,
+    *,
+    resolve_ami: ResolveAmi | None = None,
+    deadline_s: float = 120.0,
+    with_archive: bool = False,
 ) -> Survey:
-    """Checks all sources of a plan. resolve_ami: looks the source AMI up; None: no place was given."""
+    """Checks all sources of a plan. resolve_ami: looks the source AMI up; None: no place was given.
+
+    with_archive: the kernel is looked up in the operating system's own archive, which no mirror of vendors has.
+    """
     started = time.monotonic()
     items = planned(document)
     tasks = [*_package_tasks(items, client, deadline_s)]
+    if with_archive and (kernel := planned_kernel(document)):
+        tasks.append(_kernel_task(kernel, client, deadline_s))
+        items = [item for item in items if not (isinstance(item, Unasked) and _is_of_kernel(item, kernel))]
     for item in items:
         if isinstance(item, PlannedFile):
             tasks.append(_task(_ask_file, item, client, item.url, item.version, deadline_s))
@@ -317,6 +329,18 @@ def _ask_tag(item: PlannedTag, client: Client) -> _Result:
         return _Result([Finding(item.component, name, item.tag, "wrong", item.url, details, newer=newer)])
     signature = f"commit {commit[:12]}"
     return _Result([Finding(item.component, name, item.tag, "there", item.url, newer=newer, signature=signature)])
+
+
+def _is_of_kernel(item: Unasked, kernel: PlannedKernel) -> bool:
+    return RELEASE in item.item or (item.component, item.item) == ("kernel", kernel.package)
+
+
+def _kernel_task(kernel: PlannedKernel, client: Client, seconds: float) -> _Task:
+    def work() -> _Result:
+        return _Result([Finding(**asdict(answer)) for answer in ask_kernel(kernel, client)])
+
+    details = (f"{kernel.repositories[0].url}: no answer within {seconds:.0f} s",)
+    return _Task(work, [Finding("kernel", kernel.package, " or ".join(kernel.series), "unknown", details=details)])
 
 
 def _ami_name(document: ResolvedPlan) -> str:

@@ -6,7 +6,7 @@ index          packages of a repository: planned, similar, newer by rpm's or dpk
 signed_index   a repository's key and signed index, of apt or dnf, read once for each client
 """
 
-from gpu_ami.sources.repositories.index import Index, Package, judge
+from gpu_ami.sources.repositories.index import Index, Package, compare, judge
 from gpu_ami.sources.repositories.keys import Key, require_issuer
 from gpu_ami.sources.repositories.repository import ReadRepository, Repository
 from gpu_ami.sources.repositories.signed_index import index_files, key_at, read_index, read_repository, repository_key
@@ -17,6 +17,7 @@ __all__ = [
     "Package",
     "ReadRepository",
     "Repository",
+    "compare",
     "index_files",
     "judge",
     "key_at",
