@@ -51,8 +51,8 @@ def planned_kernel(document: ResolvedPlan) -> PlannedKernel | None:
     sections = cast(Mapping[str, Any], document)
     kernel, system = sections.get("kernel", {}), sections.get("os", {})
     rows = load_facts().operating_systems.values()
-    row = next((one for one in rows if (one["id"], one["version"]) == (system.get("id"), system.get("version"))), {})
-    archive = row.get("archive", {}).get(sections.get("architecture"))
+    row = next((one for one in rows if (one["id"], one["version"]) == (system.get("id"), system.get("version"))), None)
+    archive = row.get("archive", {}).get(sections.get("architecture")) if row else None
     if not archive or "package" not in kernel:
         return None
     architecture = ARCHITECTURES[document["architecture"]].deb

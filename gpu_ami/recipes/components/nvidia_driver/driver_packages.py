@@ -154,7 +154,8 @@ def _options(context: ResolveContext, versions: Assignment, sources: Sources) ->
         ):
             options[row["option"]] = row["value"]
             sources.add(f"driver option {row['option']}={row['value']}", row)
-    return options | context.section("nvidia_driver").get("options", {})
+    asked: Mapping[str, str] = context.section("nvidia_driver").get("options", {})
+    return {**options, **asked}
 
 
 def _vendor_section(context: ResolveContext, version: str, sources: Sources) -> NvidiaDriver:
