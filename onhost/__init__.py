@@ -22,6 +22,7 @@ system_upgrade       simulates an upgrade of the whole system (probes/system_upg
 materials            packages with their sources, and kernel modules (evidence.py, image.yml; Python 3.6 or newer)
 diagnose             gpu-ami-diagnose: GPUs, events, monitor, EFA (evidence.py, role event_parser; Python 3.7 or newer)
 observation          components by their sources, the agent, what captures Xids (gpu_ami/observe; Python 3.6 or newer)
+shippers             what sends logs and metrics: agent, other shippers, scripts; units that start (observation)
 telemetry_attachment puts telemetry on a machine, and takes it back (gpu_ami/fleet; Python 3.7 or newer)
 interruption_drill   plays notices to the drain hook (checks/drain_hook.py; Python 3.7 or newer)
 readings             one value of a tool: known, absent or unknown; a link to the event parser's module (diagnose)

@@ -18,7 +18,13 @@ import sqlite3
 import struct
 import subprocess
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+try:
+    # remote.program() sends it along.
+    from hwevents import shippers  # type: ignore[import-not-found, unused-ignore]
+except ImportError:
+    from onhost import shippers
 
 Reading = Dict[str, Any]
 
@@ -26,19 +32,13 @@ SCHEMA = "gpu-ami/observation/1"
 SECONDS = 30.0
 MOST_TEXT = 1 << 20
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/aws/neuron/bin"
-AGENT = "/opt/aws/amazon-cloudwatch-agent"
 LIBRARY_FOLDERS = (
     "/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib",
     "/usr/local/lib64", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current",
     "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/opt/amazon/efa/lib*", "/opt/amazon/ofi-nccl/lib*",
     "/opt/amazon/ofi-nccl/lib/*-linux-gnu", "/opt/nvidia/*/lib*", "/opt/intel/oneapi/mkl/*/lib", "/opt/aws/neuron/lib",
 )  # fmt: skip
-# Where programs that capture kernel messages are started from.
-STARTERS = (
-    "/etc/systemd/system/*.service", "/etc/systemd/system/*.timer", "/usr/lib/systemd/system/*.service",
-    "/lib/systemd/system/*.service", "/etc/cron.d/*", "/etc/crontab", "/var/spool/cron/*", "/var/spool/cron/crontabs/*",
-    "/etc/cron.hourly/*", "/etc/cron.daily/*", "/etc/rc.local",
-)  # fmt: skip
+NVIDIA_SMI = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/libexec/nvidia/tesla/bin/nvidia-smi")
 
 
 class Tree:
@@ -65,6 +65,11 @@ class Tree:
             else:
                 done += "/" + part
         return self.root + (done or "/")
+
+    def is_link(self, path: str) -> bool:
+        """Whether the path itself is a link; links of its folders are followed."""
+        folder, _, name = path.rpartition("/")
+        return os.path.islink(self.resolve(folder).rstrip("/") + "/" + name)
 
     def shown(self, path: str) -> str:
         """The path as the system has it."""
@@ -157,9 +162,10 @@ def dpkg(status: str) -> Iterator[Dict[str, str]]:
         words = fields.get("Status", "").split()
         if words[-1:] in ([], ["not-installed"], ["config-files"]) or "Package" not in fields:
             continue
-        yield {
+        row = {
             "name": fields["Package"], "version": fields.get("Version", ""), "held": "yes" if words[0] == "hold" else ""
         }  # fmt: skip
+        yield row if words[1:] == ["ok", "installed"] else dict(row, state=" ".join(words[1:]))
 
 
 def locks(tree: Tree) -> List[str]:
@@ -243,6 +249,9 @@ class Modules:
                     plain = re.sub(r"\.ko(\.(gz|xz|zst))?$", "", name).replace("-", "_")
                     if plain != name:
                         self.files.setdefault(plain, []).append((kernel, os.path.join(folder, name)))
+
+    def kernels_with(self, *names: str) -> List[str]:
+        return sorted({kernel for name in names for kernel, _ in self.files.get(name, ())})
 
 
 # --- readings -------------------------------------------------------------------------------------------------------
@@ -363,128 +372,11 @@ def decoded(number: int, pattern: str) -> str:
     return "%d.%d.%d" % (number // major, number % major // 100, number % 100)
 
 
-# --- the CloudWatch agent -------------------------------------------------------------------------------------------
-
-
-def agent(tree: Tree) -> Dict[str, Any]:
-    """The agent's configuration from all places that it reads, and what else decides it.
-
-    At each start it merges etc/amazon-cloudwatch-agent.json and the parts in etc/amazon-cloudwatch-agent.d (translator
-    of aws/amazon-cloudwatch-agent, cmdutil.GenerateMergedJsonConfigMap, mode "remove"); fetch-config and append-config
-    write such parts. Without any it takes its default.
-    """
-    folder = AGENT + "/etc/amazon-cloudwatch-agent.d"
-    paths = tree.glob(AGENT + "/etc/amazon-cloudwatch-agent.json")
-    paths += [path for path in tree.glob(folder + "/*") if not path.endswith(".tmp")]
-    parts, mistakes = [], []
-    for path in paths:
-        text = tree.text(path)
-        try:
-            part = json.loads(text if text is not None else "")
-            if not isinstance(part, dict):
-                raise ValueError("expected an object")
-        except ValueError as error:
-            mistakes.append("%s: %s" % (path, error))
-            continue
-        parts.append({"path": path, "config": part})
-    common = tree.text(AGENT + "/etc/common-config.toml") or ""
-    settings = [line.strip() for line in common.splitlines() if line.strip() and not line.strip().startswith("#")]
-    told = [
-        {"path": path, "command": " ".join(match.group(0).split())}
-        for path in startup_files(tree)
-        for match in re.finditer(
-            r"amazon-cloudwatch-agent-ctl[^\n;|]*?-a[ =]?(?:fetch|append)-config[^\n;|]*", tree.text(path) or ""
-        )
-    ]
-    unit = tree.glob("/etc/systemd/system/*.wants/amazon-cloudwatch-agent.service")
-    return {
-        "installed": bool(tree.glob(AGENT + "/bin/amazon-cloudwatch-agent")), "parts": parts, "mistakes": mistakes,
-        "common_config": settings, "fetched_at_boot": told, "enabled": bool(unit),
-        "translated": bool(tree.glob(AGENT + "/etc/amazon-cloudwatch-agent.toml")),
-    }  # fmt: skip
-
-
-def startup_files(tree: Tree) -> List[str]:
-    """What a boot runs that may configure the agent: user data, cloud-init's own scripts and settings, units, cron."""
-    paths = tree.glob("/var/lib/cloud/instance/user-data.txt") + tree.glob("/var/lib/cloud/instance/scripts/*")
-    paths += tree.glob("/var/lib/cloud/scripts/per-*/*") + tree.glob("/etc/cloud/cloud.cfg.d/*.cfg")
-    return paths + [path for pattern in STARTERS for path in tree.glob(pattern)]
-
-
-# --- who captures Xids ----------------------------------------------------------------------------------------------
-
-SNAPSHOT, FOLLOWS = "snapshot", "follows"
-_FOLLOWS = re.compile(
-    r"/dev/kmsg|dmesg[^\n|;&]*\s(?:-\w*[wW]\w*|--follow(?:-new)?)\b|journalctl[^\n|;&]*\s(?:-\w*f\w*|--follow)\b"
-    r"|tail[^\n|;&]*\s(?:-\w*[fF]\w*|--follow\S*)[^\n|;&]*/var/log/(?:messages|syslog|kern\.log)"
-    r"|[\"']tail[\"'][^\n]*/var/log/(?:messages|syslog|kern\.log)|[\"']dmesg[\"'][^\n]*[\"'](?:-\w*[wW]|--follow)"
-)
-_SNAPSHOT = re.compile(r"\bdmesg\b|/var/log/dmesg|journalctl[^\n]*(?:-\w*k\w*|--dmesg)")
-_KERNEL_LINES = re.compile(r"NVRM|\bXid\b|\bXID\b", re.IGNORECASE)
-
-
-def scripts(tree: Tree) -> List[Dict[str, Any]]:
-    """Programs that units, timers, cron and boot start, and that look for the driver's lines.
-
-    how: FOLLOWS reads new kernel lines as they come; SNAPSHOT reads what was there when it ran. Of a SNAPSHOT, `again`
-    says that something starts it again and again (cron, a timer, a loop in it).
-    """
-    found: Dict[str, Dict[str, Any]] = {}
-    starters = {tree.resolve(path): path for pattern in STARTERS for path in tree.glob(pattern)}
-    for path in sorted(starters.values()):
-        waiting = [path]
-        seen: Set[str] = set()
-        while waiting and len(seen) < 8:
-            current = waiting.pop(0)
-            text = tree.text(current, 200_000)
-            if current in seen or text is None:
-                continue
-            seen.add(current)
-            code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-            if _KERNEL_LINES.search(code) and (_FOLLOWS.search(code) or _SNAPSHOT.search(code)):
-                found.setdefault(current, described(current, path, code))
-            if current == path or text.startswith("#!"):
-                waiting += [name for name in re.findall(r"/[\w./+-]{3,}", code) if is_program(tree, name)]
-    return [found[path] for path in sorted(found)]
-
-
-def is_program(tree: Tree, path: str) -> bool:
-    """Whether a path may be a script: the interpreters and tools of the system's folders are none of anybody's."""
-    if not path.startswith(("/opt/", "/usr/local/", "/etc/", "/home/", "/root/", "/srv/", "/usr/bin/", "/usr/sbin/")):
-        return path.startswith(("/usr/libexec/", "/usr/lib/")) and (tree.text(path, 64) or "").startswith("#!")
-    head = tree.text(path, 64) or ""
-    return head.startswith("#!") or path.endswith((".py", ".sh"))
-
-
-def described(path: str, starter: str, code: str) -> Dict[str, Any]:
-    follows = bool(_FOLLOWS.search(code))
-    timed = starter.endswith(".timer") or "cron" in starter
-    looped = bool(re.search(r"\bwhile\b[^\n]*(?:true|True|1|:)\s*[:;\n]", code)) and "/var/log/dmesg" not in code
-    writes = sorted(set(re.findall(r"/var/(?:log|opt)/[\w./+-]+", code)) - {"/var/log/dmesg", "/var/log/messages"})
-    return {
-        "path": path, "started_by": starter, "how": FOLLOWS if follows else SNAPSHOT,
-        "again": timed or looped, "writes": writes,
-    }  # fmt: skip
-
-
-def syslog_files(tree: Tree) -> List[Dict[str, str]]:
-    """Files to which rsyslog writes kernel messages. [] where it is not installed."""
-    if not tree.glob("/usr/sbin/rsyslogd"):
-        return []
-    rows = []
-    for path in ["/etc/rsyslog.conf"] + tree.glob("/etc/rsyslog.d/*.conf"):
-        for line in (tree.text(path) or "").splitlines():
-            match = re.match(r"\s*([\w.,;*!=-]*(?:kern|\*)\.[\w.,;*!=-]*)\s+-?(/[\w./-]+)", line)
-            if match and "kern.none" not in match.group(1):
-                rows.append({"file": match.group(2), "rule": path})
-    return rows
-
-
 # --- the rest -------------------------------------------------------------------------------------------------------
 
 
-def settings(tree: Tree) -> Dict[str, Any]:
-    """What rules ask beside versions: blacklists, kernel options, runtimes, units that start at boot."""
+def settings(tree: Tree, units: Any) -> Dict[str, Any]:
+    """What rules ask beside versions: blacklists, kernel options, runtimes, units that start at boot, firmware."""
     blacklists = [
         path
         for folder in ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
@@ -498,12 +390,14 @@ def settings(tree: Tree) -> Dict[str, Any]:
         for line in (tree.text(path) or "").splitlines()
         if re.match(r"\s*options\s+nvidia", line)
     )
-    wants = [os.path.basename(path) for path in tree.glob("/etc/systemd/system/*.wants/*")]
     toolkit = tree.text("/etc/nvidia-container-runtime/config.toml") or ""
     docker = tree.text("/etc/docker/daemon.json") or ""
     containerd = tree.text("/etc/containerd/config.toml") or ""
     return {
-        "nouveau_blacklisted_in": blacklists, "nvidia_options": options, "enabled": sorted(set(wants)),
+        "nouveau_blacklisted_in": blacklists, "nvidia_options": options, "enabled": sorted(units.enabled),
+        "masked": units.masked, "loader_stubs": loader_stubs(tree),
+        "nvidia_smi": [path for path in NVIDIA_SMI if tree.glob(path) and os.path.exists(tree.resolve(path))],
+        "firmware": sorted({os.path.basename(path) for path in tree.glob("/lib/firmware/nvidia/[1-9]*")}),
         "login_user": login_user(tree), "runtime_mode": first(r'(?m)^\s*mode\s*=\s*"([\w-]+)"', toolkit),
         "no_cgroups": bool(re.search(r"(?m)^\s*no-cgroups\s*=\s*true", toolkit)),
         "runtimes": [
@@ -517,6 +411,15 @@ def settings(tree: Tree) -> Dict[str, Any]:
             if tree.glob(pattern)
         ],
     }  # fmt: skip
+
+
+def loader_stubs(tree: Tree) -> List[str]:
+    """Folders of CUDA's stub libraries in the loader's path: their libcuda.so.1 computes nothing."""
+    found = []
+    for path in ["/etc/ld.so.conf"] + tree.glob("/etc/ld.so.conf.d/*.conf"):
+        named = re.findall(r"(?m)^\s*(/\S*/stubs)\s*$", tree.text(path) or "")
+        found += [folder for folder in named if tree.glob(folder)]
+    return found
 
 
 def first(pattern: str, text: str) -> str:
@@ -563,7 +466,7 @@ def gpu_files(tree: Tree, running: bool) -> List[Dict[str, str]]:
 def observe(root: str, running: bool, request: Dict[str, List[List[str]]]) -> Dict[str, Any]:
     """The document that is printed. root: "" for the running system."""
     observer = Observer(root, running)
-    tree = observer.tree
+    tree, units = observer.tree, shippers.Units(observer.tree)
     release = os_release(tree)
     readings = {
         name: [reading for source in sources for reading in observer.read(source)] for name, sources in request.items()
@@ -582,15 +485,22 @@ def observe(root: str, running: bool, request: Dict[str, List[List[str]]]) -> Di
         "packages": len(observer.packages),
         "errors": observer.errors,
         "readings": readings,
-        "agent": agent(tree),
-        "captures": {"scripts": scripts(tree), "syslog": syslog_files(tree)},
-        "settings": settings(tree),
+        "unfinished": [row["name"] + " (" + row["state"] + ")" for row in observer.packages if "state" in row],
+        "agent": shippers.agent(tree, units),
+        "captures": {
+            "scripts": shippers.scripts(tree, units), "syslog": shippers.syslog_files(tree, units),
+            "shippers": shippers.shippers(tree, units),
+        },
+        "settings": dict(
+            settings(tree, units), nouveau_for=observer.modules.kernels_with("nouveau"),
+            uvm_for=observer.modules.kernels_with("nvidia_uvm", "nvidia_current_uvm"),
+        ),
         "devices": gpu_files(tree, running),
     }  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="what is in a system")
     parser.add_argument("--root", default="/", help="the tree to read [%(default)s]")
     parser.add_argument("--running", action="store_true", help="it is this running system: ask kernel and programs")
     parser.add_argument("--request", default="", help="the request as JSON; default: standard input")

@@ -18,8 +18,8 @@ def text(name: str) -> str:
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
 
 
-# Programs that import a module of the event parser, which a host without it does not have.
-_NEEDS = {"diagnose": ("readings",)}
+# Programs that import another module, which a host does not have.
+_NEEDS = {"diagnose": ("readings",), "observation": ("shippers",)}
 # Programs that start another one, whose text they have as a constant.
 _STARTS = {"container_probe": "compute_probe"}
 
@@ -32,11 +32,16 @@ def source(name: str) -> str:
 @functools.cache
 def python(name: str, *arguments: str) -> str:
     """The program NAME.py as a command: the host's own python3 reads it from standard input, with its modules."""
-    program = "".join(_module(needed) for needed in _NEEDS.get(name, ()))
+    return f"python3 -IS - {shlex.join(arguments)} <<'END_OF_PROGRAM'\n{program(name)}END_OF_PROGRAM"
+
+
+@functools.cache
+def program(name: str) -> str:
+    """The program NAME.py with the modules that it needs, as one text."""
+    text = "".join(_module(needed) for needed in _NEEDS.get(name, ()))
     if started := _STARTS.get(name):
-        program += f"{started.upper()} = {source(started)!r}\n"
-    program += source(name)
-    return f"python3 -IS - {shlex.join(arguments)} <<'END_OF_PROGRAM'\n{program}END_OF_PROGRAM"
+        text += f"{started.upper()} = {source(started)!r}\n"
+    return text + source(name)
 
 
 def _module(name: str) -> str:

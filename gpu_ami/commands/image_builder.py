@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import lzma
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,20 @@ left. With --s3 the result is uploaded, and `gpu-ami observe --read` judges it w
 
 examples:
   gpu-ami image-builder -o gpu-ami-test.yml --s3 s3://my-bucket/observations
+  aws s3 cp gpu-ami-test.yml s3://my-bucket/gpu-ami-test.yml
   aws imagebuilder create-component --name gpu-ami-test --semantic-version 1.0.0 --platform Linux \\
-      --data file://gpu-ami-test.yml
+      --uri s3://my-bucket/gpu-ami-test.yml
   gpu-ami observe --read observation.json --strict
 """
 _FOLDER = "/tmp/gpu-ami-observation"
 _LINE = 76
+
+# A component has at most 64 KB, and 16,000 characters unless it is in S3 (quotas and CreateComponent of Image Builder).
+_UNPACK = (
+    "import base64,json,lzma,sys\n"
+    "files=json.loads(lzma.decompress(base64.b64decode(sys.stdin.read())).decode())\n"
+    'for name in files: open(name,"w").write(files[name])'
+)
 
 
 def register(subparsers: Any) -> None:
@@ -73,19 +82,19 @@ def script() -> str:
     from gpu_ami.observe import request
     from validator import remote
 
-    encoded = base64.b64encode(remote.source("observation").encode()).decode()
-    lines = [encoded[start : start + _LINE] for start in range(0, len(encoded), _LINE)]
-    asked = base64.b64encode(json.dumps(request()).encode()).decode()
+    files = {"observation.py": remote.program("observation"), "request.json": json.dumps(request())}
+    packed = base64.b64encode(lzma.compress(json.dumps(files).encode(), preset=9 | lzma.PRESET_EXTREME)).decode()
+    lines = [packed[start : start + _LINE] for start in range(0, len(packed), _LINE)]
     return "\n".join(
         [
             "set -eu",
             "if command -v cloud-init >/dev/null; then cloud-init status --wait >/dev/null 2>&1 || true; fi",
             f"umask 077; mkdir -p {_FOLDER}; cd {_FOLDER}",
-            "base64 -d >observation.py <<'END'",
+            f"python3 -IS -c '{_UNPACK}' <<'END'",
             *lines,
             "END",
-            f"echo {asked} | base64 -d | python3 -IS observation.py --running >observation.json",
-            "rm -f observation.py",
+            "python3 -IS observation.py --running <request.json >observation.json",
+            "rm -f observation.py request.json",
             "wc -c observation.json",
         ]
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_ami.observe.observation import Observation
-from onhost.observation import AGENT, FOLLOWS
+from onhost.shippers import AGENT, FOLLOWS
 from validator.probes.agent import config as agent_config
 
 ADVICE = "gpu-ami attach adds an event parser that reads /dev/kmsg and a log group for its events (docs/fleet.md)"
@@ -17,10 +17,11 @@ _LIVE_NAMES = ("/var/log/messages", "/var/log/syslog", "/var/log/kern.log")
 
 @dataclass(frozen=True)
 class Capture:
-    """One way from the kernel log to CloudWatch Logs.
+    """One way of kernel lines out of the machine.
 
-    source: file or journal that the agent sends. group, stream: where to. written_by: what fills the file ("" unknown).
-    captures: whether a new kernel line arrives; None: it is not known. reason: why.
+    source: file or journal that the agent, or another shipper, sends. group, stream: of CloudWatch Logs; group "" where
+    a shipper sends it elsewhere. written_by: what fills the file, or the shipper ("" unknown). captures: whether a new
+    kernel line arrives; None: it is not known. reason: why.
     """
 
     source: str
@@ -33,7 +34,8 @@ class Capture:
     @property
     def text(self) -> str:
         state = {True: "captures", False: "never captures", None: "unknown"}[self.captures]
-        return f"{self.source} → {self.group} / {self.stream}: {state}: {self.reason}"
+        to = f"{self.group} / {self.stream}" if self.group else self.written_by
+        return f"{self.source} → {to}: {state}: {self.reason}"
 
 
 def effective_config(observation: Observation) -> Mapping[str, Any]:
@@ -48,7 +50,7 @@ def places(observation: Observation) -> list[str]:
 
 
 def capture_of(observation: Observation) -> list[Capture]:
-    """Each log that the agent sends and that may have kernel lines. [] where there is none."""
+    """Each log that the agent or another shipper sends and that may have kernel lines. [] where there is none."""
     config = effective_config(observation)
     captures = [
         capture
@@ -57,7 +59,36 @@ def capture_of(observation: Observation) -> list[Capture]:
     ]
     for entry in _entries(config, "journald"):
         captures.append(_of_journal(entry, *_names(config, entry)))
-    return captures
+    if observation.agent["masked"]:
+        reason = "amazon-cloudwatch-agent.service is masked: nothing is sent"
+        captures = [replace(way, captures=False, reason=reason) for way in captures]
+    return captures + [way for shipper in shippers(observation) for way in _of_shipper(observation, shipper)]
+
+
+def shippers(observation: Observation) -> Sequence[Mapping[str, Any]]:
+    """What sends logs or metrics beside the CloudWatch agent; [] where an earlier version wrote the observation."""
+    return observation.document["captures"].get("shippers", [])  # type: ignore[no-any-return]
+
+
+def _of_shipper(observation: Observation, shipper: Mapping[str, Any]) -> Iterator[Capture]:
+    source = str(shipper["kernel"])
+    if not source:
+        return
+    groups = [str(group) for group in shipper["groups"]] or [""]
+    where = f" ({shipper['config'][0]})" if shipper["config"] else ""
+    by = f"{shipper['name']}{where}"
+    captures, reason = True, f"{shipper['name']} takes every kernel line of {source}"
+    if shipper["off"]:
+        captures, reason = False, f"{shipper['off']}: nothing is sent"
+    elif source.startswith("/var/log/") and not any(row["file"] == source for row in _syslog(observation)):
+        captures, reason = False, f"no rsyslog writes {source} on this image"
+    for group in groups:
+        yield Capture(source, group, f"{shipper['name']}'s own", by, captures, reason)
+
+
+def _syslog(observation: Observation) -> list[Mapping[str, Any]]:
+    """Files that rsyslog fills with kernel lines on this image."""
+    return [row for row in observation.document["captures"]["syslog"] if not row.get("off")]
 
 
 def _entries(config: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
@@ -87,6 +118,8 @@ def _of_file(observation: Observation, path: str, group: str, stream: str) -> Ca
     if "event_parser" in observation.found and path.startswith("/var/log/gpuevent"):
         return Capture(path, group, stream, "gpu-ami's event parser", True, "it reads /dev/kmsg")
     for row in captures["syslog"]:
+        if _matches(path, row["file"]) and row.get("off"):
+            return Capture(path, group, stream, "rsyslog", False, f"{row['off']}: nothing writes it")
         if _matches(path, row["file"]):
             return Capture(path, group, stream, f"rsyslog ({row['rule']})", True, "rsyslog writes every kernel line")
     for script in captures["scripts"]:
@@ -102,6 +135,8 @@ def _of_file(observation: Observation, path: str, group: str, stream: str) -> Ca
 
 def _of_script(script: Mapping[str, Any], path: str, group: str, stream: str) -> Capture:
     by = f"{script['path']}, started by {script['started_by']}"
+    if script.get("off"):
+        return Capture(path, group, stream, by, False, f"nothing starts the script: {script['off']}")
     if script["how"] == FOLLOWS:
         return Capture(path, group, stream, by, True, "the script follows the kernel log")
     if script["again"]:
@@ -119,8 +154,11 @@ def _matches(pattern: str, path: str) -> bool:
 
 
 def sends_gpu_metrics(config: Mapping[str, Any]) -> bool:
-    """Whether the agent collects metrics of GPUs."""
-    return bool(agent_config.measurements(config))
+    """Whether the agent collects metrics of GPUs. False also where its configuration has not the form that it takes."""
+    try:
+        return bool(agent_config.measurements(config))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def unsent(observation: Observation) -> list[str]:
@@ -133,4 +171,14 @@ def unsent(observation: Observation) -> list[str]:
     ]
 
 
-__all__ = ["ADVICE", "AGENT", "Capture", "capture_of", "effective_config", "places", "sends_gpu_metrics", "unsent"]
+__all__ = [
+    "ADVICE",
+    "AGENT",
+    "Capture",
+    "capture_of",
+    "effective_config",
+    "places",
+    "sends_gpu_metrics",
+    "shippers",
+    "unsent",
+]

@@ -10,7 +10,16 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from gpu_ami.observe.captures import ADVICE, Capture, capture_of, effective_config, places, sends_gpu_metrics, unsent
+from gpu_ami.observe.captures import (
+    ADVICE,
+    Capture,
+    capture_of,
+    effective_config,
+    places,
+    sends_gpu_metrics,
+    shippers,
+    unsent,
+)
 from gpu_ami.observe.observation import Found, Observation, same
 from gpu_ami.recipes import remark_found
 from gpu_ami.recipes.facts import Facts, Sources, at_least, branch
@@ -36,7 +45,21 @@ _MANUALS = {
     "translator": "aws/amazon-cloudwatch-agent translator/cmdutil (GenerateMergedJsonConfigMap)",
     "dmesg": "https://man7.org/linux/man-pages/man1/dmesg.1.html; aws-efa-nccl-baseami-pipeline d8b0211",
     "observed": "what was read of this image",
+    "firmware": "https://download.nvidia.com/XFree86/Linux-x86_64/580.95.05/README/gsp.html (GSP firmware)",
+    "rootless": "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html",
+    "stubs": "https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/ (stub libraries are for linking alone)",
+    "credentials": "https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/install-CloudWatch-Agent-commandline-fleet.html",
+    "lint": "docs/lint-agent.md",
+    "pcluster": "aws-parallelcluster-cookbook, aws-parallelcluster-environment (cloudwatch, action configure)",
+    "dpkg": "https://man7.org/linux/man-pages/man1/dpkg.1.html (package states)",
 }
+# Services whose component does nothing while a boot cannot start them.
+_SERVICES = {
+    "nvidia-fabricmanager.service": "fabric_manager", "nvidia-imex.service": "imex",
+    "nvidia-persistenced.service": "nvidia_driver", "nvidia-dcgm.service": "dcgm",
+    "docker.service": "container_toolkit", "containerd.service": "container_toolkit", "ecs.service": "node_ecs",
+    "kubelet.service": "node_eks", "gdrdrv.service": "gdrcopy",
+}  # fmt: skip
 
 
 class Level(StrEnum):
@@ -67,9 +90,11 @@ def findings_of(observation: Observation, facts: Facts, context: ResolveContext 
     found = [
         *_sources_agree(observation),
         *_driver(observation),
+        *_modules(observation),
         *_companions(observation),
         *_containers(observation),
         *_agent(observation, facts),
+        *_configuration(observation),
         *_captures(observation),
         *_held(observation),
         *_unknown(observation, facts),
@@ -114,8 +139,9 @@ def _driver(observation: Observation) -> Iterator[Finding]:
     if observation.running and not trees and "module loaded" not in sources and observation.document["devices"]:
         text = "the driver's module is not loaded, although the machine has a device for it"
         yield Finding("module-not-loaded", Level.PROBLEM, "nvidia_driver", text, _MANUALS["kernels"], "see dmesg")
-    if not observation.settings["nouveau_blacklisted_in"] and not trees:
-        text = "nouveau is not blacklisted: if it binds a GPU first, the driver cannot use it"
+    having = observation.settings.get("nouveau_for", observation.document["kernels"])
+    if having and not observation.settings["nouveau_blacklisted_in"] and not trees:
+        text = f"nouveau of kernel {', '.join(having)} is not blacklisted: it may bind a GPU before the driver"
         advice = "write `blacklist nouveau` into /etc/modprobe.d/ and rebuild the initial ramdisk"
         yield Finding("nouveau", Level.WARNING, "nvidia_driver", text, _MANUALS["nouveau"], advice)
     if "package database" not in sources and not trees:
@@ -126,9 +152,59 @@ def _driver(observation: Observation) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _companions(observation: Observation) -> Iterator[Finding]:
-    """Programs that need a driver of exactly their own version."""
+def _modules(observation: Observation) -> Iterator[Finding]:
+    """Parts of an installed driver that do not fit each other."""
     driver = observation.found.get("nvidia_driver")
+    for name in observation.document.get("unfinished", []):
+        text = f"the installation of {name} was not finished"
+        yield Finding(
+            "unfinished", Level.PROBLEM, "", text, _MANUALS["dpkg"], "dpkg --configure -a, and read its errors"
+        )
+    if driver is None:
+        return
+    on_disk = [row for row in driver.readings if row.get("kernel")]
+    for row in on_disk:
+        if row.get("built_for") and row["built_for"] != row["kernel"]:
+            text = f"{row['where']} was built for kernel {row['built_for']}: {row['kernel']} does not load it"
+            yield Finding("module-kernel", Level.PROBLEM, "nvidia_driver", text, _MANUALS["kernels"], "build it again")
+    if on_disk and not {"library file", "driver tree"} & set(driver.by_source):
+        text = "the driver's module is there without its libraries (libcuda.so.1, libnvidia-ml.so.1): nothing computes"
+        advice = "install the driver's compute package; an image for NVIDIA's driver container needs no module either"
+        yield Finding("no-libraries", Level.WARNING, "nvidia_driver", text, _MANUALS["observed"], advice)
+    with_uvm = observation.settings.get("uvm_for")
+    if with_uvm is not None and (lacking := sorted({str(row["kernel"]) for row in on_disk} - set(with_uvm))):
+        text = f"kernel {', '.join(lacking)} has the module nvidia and not nvidia-uvm: CUDA ends with error 999"
+        yield Finding("no-uvm", Level.PROBLEM, "nvidia_driver", text, _MANUALS["kernels"], "build all of its modules")
+    if not observation.settings.get("nvidia_smi", True) and "driver tree" not in driver.by_source:
+        reads = sends_gpu_metrics(effective_config(observation))
+        text = "nvidia-smi is not installed" + (
+            ": the agent, which reads it, publishes no metric of GPUs" if reads else ""
+        )
+        level = Level.PROBLEM if reads else Level.WARNING
+        yield Finding("no-smi", level, "nvidia_driver", text, _MANUALS["agent"], "install the driver's tools")
+    firmware = observation.settings.get("firmware", [])
+    if observation.flavour == "open" and firmware and driver.version not in firmware:
+        text = (
+            f"GSP firmware of {', '.join(firmware)}, and none of driver {driver.version}: the open module starts no GPU"
+        )
+        yield Finding("firmware", Level.PROBLEM, "nvidia_driver", text, _MANUALS["firmware"], "install its firmware")
+    options = [line for line in observation.settings["nvidia_options"] if "NVreg_EnableGpuFirmware=0" in line]
+    if observation.flavour == "open" and options:
+        text = f"`{options[0]}` with the open module, which starts no GPU without its GSP firmware"
+        yield Finding("gsp-off", Level.PROBLEM, "nvidia_driver", text, _MANUALS["firmware"], "remove the option")
+
+
+def _companions(observation: Observation) -> Iterator[Finding]:
+    """Programs that need a driver of exactly their own version, and services that a boot must start."""
+    driver = observation.found.get("nvidia_driver")
+    masked = observation.settings.get("masked", [])
+    for unit, name in _SERVICES.items():
+        if unit in masked and name in observation.found:
+            text = f"{unit} is masked: no boot starts it"
+            yield Finding("masked", Level.PROBLEM, name, text, _MANUALS["observed"], f"systemctl unmask {unit}")
+    for folder in observation.settings.get("loader_stubs", []):
+        text = f"{folder} is in the loader's path: programs load the stub of libcuda.so.1, and find no GPU"
+        yield Finding("stubs", Level.PROBLEM, "cuda", text, _MANUALS["stubs"], "remove it from /etc/ld.so.conf.d/")
     for name, rule in (("fabric_manager", "fabric"), ("imex", "imex")):
         one = observation.found.get(name)
         if driver and one and driver.version and one.version and not same(driver.version, one.version):
@@ -156,12 +232,22 @@ def _containers(observation: Observation) -> Iterator[Finding]:
         text = f"no configuration of {names} names the runtime nvidia: containers get no GPU but by CDI"
         advice = "nvidia-ctk runtime configure"
         yield Finding("runtime", Level.WARNING, "container_toolkit", text, _MANUALS["cgroups"], advice)
+    if settings["no_cgroups"]:
+        text = (
+            "no-cgroups = true in /etc/nvidia-container-runtime/config.toml: containers of root get no access to GPUs"
+        )
+        advice = "set it to false; it is for rootless containers alone"
+        yield Finding("no-cgroups", Level.WARNING, "container_toolkit", text, _MANUALS["rootless"], advice)
 
 
 def _agent(observation: Observation, facts: Facts) -> Iterator[Finding]:
     agent = observation.found.get("cloudwatch_agent")
     if agent is None:
-        if observation.accelerator:
+        others = [str(one["name"]) for one in shippers(observation) if not one["off"]]
+        if observation.accelerator and others:
+            text = f"no CloudWatch agent: what leaves an instance goes through {', '.join(others)}"
+            yield Finding("no-agent", Level.NOTE, "cloudwatch_agent", text, _MANUALS["agent"])
+        elif observation.accelerator:
             text = "no CloudWatch agent: neither metrics of GPUs nor logs leave an instance"
             yield Finding("no-agent", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], ADVICE)
         return
@@ -169,9 +255,19 @@ def _agent(observation: Observation, facts: Facts) -> Iterator[Finding]:
     for mistake in read["mistakes"]:
         text = f"the agent cannot read {mistake}: it does not start"
         yield Finding("agent-config", Level.PROBLEM, "cloudwatch_agent", text, _MANUALS["translator"])
+    for path in read.get("unread", ()):
+        text = (
+            f"the agent does not read {path}: no boot fetches it, and it is not below its etc/amazon-cloudwatch-agent.d"
+        )
+        advice = f"amazon-cloudwatch-agent-ctl -a fetch-config -m ec2 -c file:{path}"
+        level = Level.NOTE if read["parts"] else Level.PROBLEM
+        yield Finding("agent-unread", level, "cloudwatch_agent", text, _MANUALS["agent"], advice)
     if not read["parts"] and not read["mistakes"]:
         told = "; ".join(f"{row['path']}: {row['command']}" for row in read["fetched_at_boot"])
-        if told:
+        if not told and observation.node[0] == "parallelcluster":
+            text = "the agent's configuration is written when a cluster starts the node: it is not in the image"
+            yield Finding("agent-fetched", Level.NOTE, "cloudwatch_agent", text, _MANUALS["pcluster"])
+        elif told:
             text = f"the agent's configuration is fetched at boot ({told}): it is not in the image"
             yield Finding("agent-fetched", Level.NOTE, "cloudwatch_agent", text, _MANUALS["agent"])
         else:
@@ -183,11 +279,32 @@ def _agent(observation: Observation, facts: Facts) -> Iterator[Finding]:
     if len(read["parts"]) > 1 and (clash := _clash(read["parts"])):
         text = f"parts of the agent's configuration differ: {clash}: its translator refuses them"
         yield Finding("agent-parts", Level.PROBLEM, "cloudwatch_agent", text, _MANUALS["translator"])
-    if not read["enabled"] and not read["fetched_at_boot"]:
+    if read.get("masked"):
+        text = "amazon-cloudwatch-agent.service is masked: no boot starts it"
+        advice = "systemctl unmask amazon-cloudwatch-agent"
+        yield Finding("agent-disabled", Level.PROBLEM, "cloudwatch_agent", text, _MANUALS["agent"], advice)
+    elif not read["enabled"] and not read["fetched_at_boot"] and observation.node[0] != "parallelcluster":
         text = "the agent's unit is not enabled: it does not start at boot"
         advice = "systemctl enable amazon-cloudwatch-agent"
         yield Finding("agent-disabled", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], advice)
     yield from _layout(observation, facts, agent)
+
+
+def _configuration(observation: Observation) -> Iterator[Finding]:
+    """What the agent, or CloudWatch, does not take of the agent's configuration, and whose credentials it uses."""
+    from validator.probes.agent import ERROR, lint
+
+    config = effective_config(observation)
+    for one in lint(config) if config else ():
+        level = Level.PROBLEM if one.severity == ERROR else Level.NOTE
+        text = f"the agent's configuration: {one.path or 'as a whole'}: {one.message}"
+        yield Finding("agent-lint", level, "cloudwatch_agent", text, _MANUALS["lint"])
+    for line in observation.agent["common_config"]:
+        if line.startswith(("shared_credential_profile", "shared_credential_file")):
+            text = (
+                f"common-config.toml has `{line}`: the agent takes these credentials, not those of the instance's role"
+            )
+            yield Finding("agent-credentials", Level.WARNING, "cloudwatch_agent", text, _MANUALS["credentials"])
 
 
 def _clash(parts: Sequence[Mapping[str, Any]]) -> str:
@@ -242,7 +359,7 @@ def _captures(observation: Observation) -> Iterator[Finding]:
     ways = capture_of(observation)
     if any(way.captures for way in ways):
         return
-    blind = [f"{way.source} → {way.group}: {way.reason}" for way in ways]
+    blind = [f"{way.source} → {way.group or way.written_by}: {way.reason}" for way in ways]
     blind += [f"{path} writes where the agent reads nothing" for path in unsent(observation)]
     if any(way.captures is None for way in ways):
         text = f"it is not known whether an Xid is captured: {'; '.join(blind)}"

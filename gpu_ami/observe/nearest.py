@@ -21,7 +21,10 @@ from validator.probes.agent import config as agent_config
 RECIPE_FILE = "recipe.yml"
 # What of a component's section a recipe says beside the version.
 _CHOSEN = ("nvidia_driver", "cuda", "cudnn", "nccl", "efa", "ofi_nccl", "gdrcopy", "dcgm", "container_toolkit", "mkl")
-_DEFAULT_TYPES = {"nvidia": "g5.12xlarge", "neuron": "inf2.24xlarge", "": "g5.12xlarge"}
+# Types of GPUs that drivers of every branch in service support, in both flavours: what is found is not judged for
+# hardware that nobody asked for.
+_DEFAULT_TYPES = {"x86_64": "g5.12xlarge", "arm64": "g5g.xlarge"}
+_NEURON_TYPE = "inf2.24xlarge"
 
 
 def similar_recipe(observation: Observation, facts: Facts) -> Recipe | None:
@@ -53,7 +56,7 @@ def _types(values: Mapping[str, Any], facts: Facts) -> list[str]:
 
 
 def instance_types(observation: Observation, facts: Facts, asked: Sequence[str] = ()) -> list[str]:
-    """Those that were asked for, else the first of the similar recipe's, else one that has the accelerator.
+    """Those that were asked for, else one whose accelerator the image has a driver for.
 
     UsageError: the facts do not know one that was asked for.
     """
@@ -64,14 +67,11 @@ def instance_types(observation: Observation, facts: Facts, asked: Sequence[str] 
         raise UsageError(f"--instance-type {', '.join(unknown)}: not in the facts", hint=hint)
     if asked:
         return list(asked)
+    if observation.accelerator != "neuron":
+        return [_DEFAULT_TYPES[observation.architecture]]
     recipe = similar_recipe(observation, facts)
     able = [name for name in recipe.values["instance_types"] if name in known] if recipe else []
-    fitting = [name for name in able if _has(known[name], observation.accelerator)]
-    return fitting[:1] or [_DEFAULT_TYPES[observation.accelerator]]
-
-
-def _has(row: Mapping[str, Any], accelerator: str) -> bool:
-    return {"nvidia": "gpu" in row, "neuron": "neuron" in row}.get(accelerator, True)
+    return [name for name in able if "neuron" in known[name]][:1] or [_NEURON_TYPE]
 
 
 def recipe_values(observation: Observation, facts: Facts, types: Sequence[str]) -> dict[str, Any]:
@@ -271,6 +271,9 @@ def _sections(observation: Observation, facts: Facts, types: Sequence[str]) -> d
             section["instance_types"] = [one for one in types if families[rows[one]["family"]].get("imex")]
         if name == "efa":
             section["mode"] = efa_mode(observation)
+        if name == "cuda":
+            # Nothing is promised: what a driver of the same major version runs (CUDA compatibility, minor versions).
+            section["compatibility"] = "minor"
         if name == "container_toolkit":
             runtimes = observation.settings["runtimes"] or observation.settings["has_runtime"]
             section["runtime"] = runtimes[0] if runtimes else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_ami.errors import counted
-from gpu_ami.observe.captures import capture_of, effective_config, places
+from gpu_ami.observe.captures import capture_of, effective_config, places, shippers
 from gpu_ami.observe.findings import Finding, Level
 from gpu_ami.observe.observation import Observation
 from validator.probes.agent import config as agent_config
@@ -62,6 +62,7 @@ def _version(observation: Observation, name: str) -> str:
 def _agent(observation: Observation) -> Iterator[str]:
     if "cloudwatch_agent" not in observation.found:
         yield "CloudWatch agent: not installed"
+        yield from _ways(observation)
         return
     yield f"CloudWatch agent: configured by {', '.join(places(observation)) or 'nothing'}"
     config = effective_config(observation)
@@ -75,6 +76,15 @@ def _agent(observation: Observation) -> Iterator[str]:
         yield f"  metrics of GPUs: {', '.join(measured)}"
     for log in logs:
         yield f"  log {log.path} → {log.group} / {log.stream}"
+    yield from _ways(observation)
+
+
+def _ways(observation: Observation) -> Iterator[str]:
+    for one in shippers(observation):
+        sends = "metrics of GPUs" if one["metrics"] else "logs"
+        to = f" → {', '.join(one['groups'])}" if one["groups"] else ""
+        state = f": {one['off']}" if one["off"] else ""
+        yield f"  {one['name']}{' (' + ', '.join(one['config']) + ')' if one['config'] else ''}: {sends}{to}{state}"
     for way in capture_of(observation):
         yield f"  Xids: {way.text}"
 

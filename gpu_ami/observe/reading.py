@@ -28,7 +28,7 @@ _WAIT_SECONDS = 600.0
 # Mounts the largest partition and reads it; noload: a journal is not replayed on what must not change.
 _MOUNTED = (
     'mount -o "ro,noload,loop,offset=$2" -- "$1" "$3" 2>/dev/null || mount -o "ro,loop,offset=$2" -- "$1" "$3"'
-    ' && exec "$4" -IS "$5" --root "$3" --request "$6"'
+    ' && exec "$4" -IS -c "$5" --root "$3" --request "$6"'
 )
 # A host that is still booting is not judged. `systemctl is-system-running --wait` needs systemd 240.
 _BOOTED = (
@@ -70,7 +70,8 @@ def _of_disk(path: Path, asked: Mapping[str, object]) -> Mapping[str, Any]:
         )
     with tempfile.TemporaryDirectory(prefix="gpu-ami-image-") as folder:
         offset = str(image_files.partition_offset(path))
-        words = [_MOUNTED, "mounted", str(path.resolve()), offset, folder, sys.executable, program.__file__]
+        text = remote.program("observation")
+        words = [_MOUNTED, "mounted", str(path.resolve()), offset, folder, sys.executable, text]
         done = process.run(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", *words, json.dumps(asked)],
             timeout=_SECONDS,

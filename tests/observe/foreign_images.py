@@ -56,9 +56,22 @@ class Image:
     def module(self, kernel: str, name: str, version: str, license: str = OPEN, folder: str = "updates/dkms") -> None:
         fields = f"version={version}\0license={license}\0vermagic={kernel} SMP mod_unload \0"
         content = gzip.compress(b"\x7fELF\0" + fields.encode())
-        self.write_bytes(f"lib/modules/{kernel}/{folder}/{name}.ko.gz", content)
+        for file in (name, f"{name}-uvm") if name.startswith("nvidia") else (name,):
+            self.write_bytes(f"lib/modules/{kernel}/{folder}/{file}.ko.gz", content)
+
+    def enable(self, *units: str) -> None:
+        """As `systemctl enable` does."""
+        for unit in units:
+            self.link(f"etc/systemd/system/multi-user.target.wants/{unit}", f"/etc/systemd/system/{unit}")
+
+    def unit(self, name: str, *lines: str, enabled: bool = True) -> None:
+        """A service that runs one command."""
+        self.write(f"etc/systemd/system/{name}", "\n".join(["[Service]", *lines, ""]))
+        if enabled:
+            self.enable(name)
 
     def libraries(self, version: str, folder: str = "usr/lib/x86_64-linux-gnu") -> None:
+        self.write("usr/bin/nvidia-smi", "")
         for name in ("libcuda", "libnvidia-ml"):
             self.write(f"{folder}/{name}.so.{version}", "")
             self.link(f"{folder}/{name}.so.1", f"{name}.so.{version}")
@@ -68,10 +81,7 @@ class Image:
         self.install("amazon-cloudwatch-agent", version=version if self.is_rpm else f"{version}-1")
         self.write(f"{AGENT}/bin/CWAGENT_VERSION", f"{version}\n")
         self.write(f"{AGENT}/bin/amazon-cloudwatch-agent", "")
-        self.link(
-            "etc/systemd/system/multi-user.target.wants/amazon-cloudwatch-agent.service",
-            "/etc/systemd/system/amazon-cloudwatch-agent.service",
-        )
+        self.enable("amazon-cloudwatch-agent.service")
         if where:
             self.write(f"{AGENT}/etc/{where}", json.dumps(config))
 
@@ -135,6 +145,7 @@ def vendor_without_holds(root: Path) -> Path:
     kernel = "6.8.0-1031-aws"
     image = Image(root, "ubuntu2204", kernels=(kernel,))
     image.install("nvidia-open", "nvidia-driver-cuda", "libnvidia-compute", version="580.178.04-1ubuntu1")
+    image.module(kernel, "nouveau", "", "GPL", "kernel/drivers/gpu/drm/nouveau")  # linux-modules-extra
     image.install("cuda-toolkit-12-9", version="12.9.1-1")
     image.module(kernel, "nvidia", "580.178.04")
     image.libraries("580.178.04")
@@ -142,6 +153,7 @@ def vendor_without_holds(root: Path) -> Path:
     image.link("usr/local/cuda", "/etc/alternatives/cuda")
     image.link("etc/alternatives/cuda", "/usr/local/cuda-12.9")
     image.write("usr/sbin/rsyslogd", "")
+    image.enable("rsyslog.service")
     image.write("etc/rsyslog.d/50-default.conf", "auth,authpriv.*\t/var/log/auth.log\nkern.*\t\t-/var/log/kern.log\n")
     image.agent("amazon-cloudwatch-agent.json", GPU_METRICS | sends(("/var/log/kern.log", "/fleet/kernel")))
     return image.done()
@@ -164,10 +176,8 @@ def snapshot_script(root: Path) -> Path:
     image.install("nvidia-open", "nvidia-driver", version="580.178.04-1", held=True)
     image.module("6.1.0-40-cloud-amd64", "nvidia", "580.178.04")
     image.libraries("580.178.04")
-    image.write(
-        "etc/systemd/system/aws-hw-monitor.service",
-        "[Service]\nType=simple\nExecStart=/opt/aws/cloudwatch/aws-cloudwatch-wrapper.sh\nRemainAfterExit=1\n",
-    )
+    start = "ExecStart=/opt/aws/cloudwatch/aws-cloudwatch-wrapper.sh"
+    image.unit("aws-hw-monitor.service", "Type=simple", start, "RemainAfterExit=1")
     image.write(
         "opt/aws/cloudwatch/aws-cloudwatch-wrapper.sh",
         "#!/bin/sh\n\n/usr/bin/python3 /opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py &\n",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
+from validator.plan import OBSERVED
 from validator.plan_document import NvidiaDriver, PlanDocument, section
 from validator.probes import MachineUnderTest, base_driver, kernel_modules, require_driver
 
@@ -42,9 +43,14 @@ def test_uvm_module_is_on_disk_for_every_kernel(
 
 @pytest.mark.survives
 @pytest.mark.usefixtures("board")
-def test_uvm_module_is_loaded(host: Any, observe: Observe) -> None:
-    """nvidia-uvm is loaded since the boot. A program in a container, or without root's rights, cannot load it."""
+def test_uvm_module_is_loaded(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """nvidia-uvm is loaded since the boot. A program in a container, or without root's rights, cannot load it.
+
+    An image as found may leave that to nvidia-modprobe, which libcuda starts.
+    """
     require_driver(host)
+    if _on_demand(host, plan, observe):
+        return
     loaded = [line.split()[0] for line in output(host, "cat /proc/modules").splitlines() if line.startswith("nvidia")]
     observe(loaded, "nvidia_uvm")
     if not any(name.endswith("_uvm") for name in loaded):
@@ -53,15 +59,20 @@ def test_uvm_module_is_loaded(host: Any, observe: Observe) -> None:
 
 @pytest.mark.survives
 @pytest.mark.usefixtures("board")
-def test_device_nodes_are_there(host: Any, observe: Observe) -> None:
-    """The nodes that CUDA and containers open exist after a boot, with the modes that their users need."""
+def test_device_nodes_are_there(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """The nodes that CUDA and containers open exist after a boot, with the modes that their users need.
+
+    An image as found may leave them to nvidia-modprobe, which libcuda starts; those of MIG are then for MIG alone.
+    """
     require_driver(host)
+    if _on_demand(host, plan, observe):
+        return
     rows = (line.split("|") for line in host.run(_STAT).stdout.splitlines())
     nodes = {path: int(mode, 8) for kind, mode, path in rows if kind == "character special file"}
     expected = dict.fromkeys(_SHARED, 0o666)
     minors = re.findall(r"^Device Minor:\s*(\d+)$", host.run(_INFORMATION).stdout, re.MULTILINE)
     expected |= dict.fromkeys((f"/dev/nvidia{minor}" for minor in minors), 0o666)
-    if host.run("test -e %s", _CAPABILITIES).rc == 0:
+    if host.run("test -e %s", _CAPABILITIES).rc == 0 and plan.get("origin") != OBSERVED:
         expected |= _OF_CAPABILITIES
     observe(_octal(nodes), _octal(expected))
     wrong = [
@@ -70,7 +81,19 @@ def test_device_nodes_are_there(host: Any, observe: Observe) -> None:
         if nodes.get(path) != mode
     ]
     if wrong:
-        observe.fail(f"device nodes ({_UNIT} creates them): {'; '.join(wrong)}")
+        by = "neither a unit nor nvidia-modprobe" if plan.get("origin") == OBSERVED else _UNIT
+        observe.fail(f"device nodes ({by} creates them): {'; '.join(wrong)}")
+
+
+def _on_demand(host: Any, plan: PlanDocument, observe: Observe) -> bool:
+    """Whether an image as found has nvidia-modprobe with its setuid bit: the nodes are made when CUDA first starts."""
+    if plan.get("origin") != OBSERVED:
+        return False
+    mode = host.run("stat -L -c %a:%u /usr/bin/nvidia-modprobe 2>/dev/null").stdout.strip()
+    if not re.fullmatch(r"4[0-7]{2}[1357]:0", mode):
+        return False
+    observe("on demand, by nvidia-modprobe (setuid root)")
+    return True
 
 
 def _octal(nodes: Mapping[str, int]) -> dict[str, str]:

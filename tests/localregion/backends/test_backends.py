@@ -14,6 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from localregion.backends import logs
+from localregion.backends.ec2 import _named
 from localregion.backends.instance import InstanceView
 from tests.localregion.conftest import BASE_ID, PUBLIC_KEY, Region, World
 
@@ -32,6 +33,12 @@ def test_a_view_has_what_the_launch_asked_for(world: World) -> None:
     assert view.tags == {"Name": "one"}
     assert view.security_groups == ((world.ec2.group_id, "gpu-ami-local"),)
     assert (view.profile_arn, view.role) == (None, None)
+
+
+def test_a_key_has_its_pair_s_name_in_the_metadata() -> None:
+    """As in EC2's user guide (public-keys/0/openssh-key). Packer removes its own key from an image by that name."""
+    assert _named("ssh-rsa AAAA", "packer_1") == "ssh-rsa AAAA packer_1"
+    assert _named(PUBLIC_KEY, "mine") == PUBLIC_KEY
 
 
 def test_a_view_does_not_change(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.validator.checks.conftest import PROC, Judge
+from tests.validator.checks.conftest import PLAN, PROC, Judge, as_plan
 from validator.checks import device_nodes as checks
 
 DRIVER = {"cat /proc/driver/nvidia/version": PROC}
@@ -72,6 +72,31 @@ def test_nodes(judge: Judge, nodes: str, capabilities: int, verdict: str, messag
     }  # fmt: skip
     found = judge(checks.test_device_nodes_are_there, table)
     assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("modprobe", "verdict"),
+    [("4755:0", "PASS"), ("755:0", "FAIL"), ("4755:1000", "FAIL"), ("", "FAIL")],
+)
+def test_image_as_found_may_leave_nodes_to_nvidia_modprobe(judge: Judge, modprobe: str, verdict: str) -> None:
+    """Its setuid bit: "NVIDIA Driver Installation Guide", nvidia-modprobe(1); libcuda starts it."""
+    table = DRIVER | {
+        "cat /proc/modules": "nvidia 2 0 - Live 0x0\n", "stat -c *": (1, ""), "stat -L *": modprobe,
+        "cat /proc/driver/nvidia/gpus/*": MINORS, "test -e *": (0, ""),
+    }  # fmt: skip
+    for check in (checks.test_uvm_module_is_loaded, checks.test_device_nodes_are_there):
+        assert judge(check, table, plan=as_plan(PLAN | {"origin": "observed"})).verdict == verdict
+        assert judge(check, table).verdict == "FAIL"
+
+
+def test_image_as_found_needs_no_nodes_of_mig(judge: Judge) -> None:
+    table = DRIVER | {
+        "stat -c *": "".join(NODES.splitlines(keepends=True)[:5]), "stat -L *": (1, ""),
+        "cat /proc/driver/nvidia/gpus/*": MINORS, "test -e *": (0, ""),
+    }  # fmt: skip
+    assert judge(checks.test_device_nodes_are_there, table).verdict == "FAIL"
+    observed = as_plan(PLAN | {"origin": "observed"})
+    assert judge(checks.test_device_nodes_are_there, table, plan=observed).verdict == "PASS"
 
 
 def test_without_a_driver_nothing_is_proven(judge: Judge) -> None:

@@ -250,6 +250,28 @@ def test_options(judge: Judge, options: dict[str, str], configured: str, verdict
     assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
+@pytest.mark.parametrize(
+    ("modes", "verdict", "message"),
+    [
+        ("0, 0, A, 1, Enabled, 1, 1, Default\n", "PASS", ""),
+        ("0, 0, A, 1, Disabled, 1, 1, Default\n", "UNPROVEN", "does not keep persistence mode on (GPU 0: Disabled)"),
+    ],
+)
+def test_image_as_found_may_keep_persistence_without_the_daemon(
+    judge: Judge, modes: str, verdict: str, message: str
+) -> None:
+    table = {
+        "*cat*": "[Unit]",
+        "*is-active*": (3, "inactive\n"),
+        "*is-enabled*": (1, "disabled\n"),
+        "nvidia-smi*": modes,
+    }
+    observed = as_plan(PLAN | {"origin": "observed"})
+    outcome = judge(driver.test_persistence_daemon_runs, table, plan=observed)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
+    assert judge(driver.test_persistence_daemon_runs, table).verdict == "FAIL"
+
+
 def test_daemon_of_a_distribution_may_have_a_version_of_its_own(judge: Judge) -> None:
     """Debian's archive has it so; the plan names that version, and any other is wrong."""
     planned = as_plan({**PLAN, "nvidia_driver": {**PLAN["nvidia_driver"], "persistence_daemon": "550.144.03"}})

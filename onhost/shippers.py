@@ -1,0 +1,337 @@
+"""What sends logs and metrics from a system, by its files: units that start, the CloudWatch agent, other shippers, and
+programs that look for Xids. A part of observation.py, which sends it along. Python 3.6 or newer; changes nothing.
+"""
+
+import json
+import os
+import re
+from typing import Any, Dict, List, Optional, Sequence, Set
+
+Row = Dict[str, Any]
+
+AGENT = "/opt/aws/amazon-cloudwatch-agent"
+UNIT_FOLDERS = (
+    "/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
+)  # fmt: skip
+# Where programs that capture kernel messages are started from.
+STARTERS = tuple(folder + "/*." + kind for folder in UNIT_FOLDERS for kind in ("service", "timer")) + (
+    "/etc/cron.d/*", "/etc/crontab", "/var/spool/cron/*", "/var/spool/cron/crontabs/*",
+    "/etc/cron.hourly/*", "/etc/cron.daily/*", "/etc/rc.local",
+)  # fmt: skip
+
+
+class Units:
+    """Which units a boot starts, by the links of systemd. tree: observation.Tree."""
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+        wanted = [
+            path
+            for folder in UNIT_FOLDERS
+            for kind in ("wants", "requires", "upholds")
+            for path in tree.glob(folder + "/*." + kind + "/*")
+        ]
+        self.enabled = {os.path.basename(path) for path in wanted}
+        # Links of `enable` to another name (syslog.service → rsyslog.service) start their unit too.
+        links = [path for path in tree.glob("/etc/systemd/system/*.service") if tree.is_link(path)]
+        self.enabled |= {os.path.basename(tree.resolve(path)) for path in links}
+        self.masked = sorted(
+            os.path.basename(path) for path in tree.glob("/etc/systemd/system/*.*") if self._is_null(path)
+        )
+
+    def _is_null(self, path: str) -> bool:
+        real = self.tree.resolve(path)
+        return self.tree.shown(real) == "/dev/null" or (os.path.isfile(real) and os.path.getsize(real) == 0)
+
+    def why_not(self, name: str) -> str:
+        """Why a boot does not start a unit; "" where it does, directly or by its timer, path or socket."""
+        if name in self.masked:
+            return name + " is masked"
+        stem = name.rpartition(".")[0]
+        names = [name] + [stem + "." + kind for kind in ("timer", "path", "socket")]
+        if "@" in name or any(one in self.enabled and one not in self.masked for one in names):
+            return ""
+        if any(one.startswith(stem + "@") for one in self.enabled) or self._is_wanted(name):
+            return ""
+        return name + " is not enabled"
+
+    def _is_wanted(self, name: str) -> bool:
+        """Whether another enabled unit, or a rule of udev, starts it."""
+        for path in [one for folder in UNIT_FOLDERS for one in self.tree.glob(folder + "/*")]:
+            other = os.path.basename(path)
+            if other != name and (other in self.enabled or other.endswith(".timer")) and "." in other:
+                found = re.findall(r"(?m)^(?:Wants|Requires|BindsTo|Upholds|Unit)=(.*)$", self.tree.text(path) or "")
+                if name in " ".join(found).split() and other in self.enabled:
+                    return True
+        return any(name in (self.tree.text(path) or "") for path in self.tree.glob("/etc/udev/rules.d/*.rules"))
+
+
+# --- the CloudWatch agent -------------------------------------------------------------------------------------------
+
+
+def agent(tree: Any, units: Units) -> Row:
+    """The agent's configuration from all places that it reads, and what else decides it.
+
+    At each start it merges etc/amazon-cloudwatch-agent.json and the parts in etc/amazon-cloudwatch-agent.d (translator
+    of aws/amazon-cloudwatch-agent, cmdutil.GenerateMergedJsonConfigMap, mode "remove"); fetch-config and append-config
+    write such parts. Parts that end in .yaml are the OpenTelemetry collector's, and no JSON. Without any it takes its
+    default. unread: configurations of the agent at places that it does not read, and that no boot fetches.
+    """
+    folder = AGENT + "/etc/amazon-cloudwatch-agent.d"
+    paths = tree.glob(AGENT + "/etc/amazon-cloudwatch-agent.json")
+    paths += [path for path in tree.glob(folder + "/*") if not path.endswith((".tmp", ".yaml"))]
+    parts, mistakes = [], []
+    for path in paths:
+        text = tree.text(path)
+        try:
+            part = json.loads(text if text is not None else "")
+            if not isinstance(part, dict):
+                raise ValueError("expected an object")
+        except ValueError as error:
+            mistakes.append("%s: %s" % (path, error))
+            continue
+        parts.append({"path": path, "config": part})
+    common = tree.text(AGENT + "/etc/common-config.toml") or ""
+    settings = [line.strip() for line in common.splitlines() if line.strip() and not line.strip().startswith("#")]
+    told = [
+        {"path": path, "command": " ".join(match.group(0).split())}
+        for path in startup_files(tree)
+        for match in re.finditer(
+            r"amazon-cloudwatch-agent-ctl[^\n;|]*?-a[ =]?(?:fetch|append)-config[^\n;|]*", tree.text(path) or ""
+        )
+    ]
+    name = "amazon-cloudwatch-agent.service"
+    return {
+        "installed": bool(tree.glob(AGENT + "/bin/amazon-cloudwatch-agent")), "parts": parts, "mistakes": mistakes,
+        "common_config": settings, "fetched_at_boot": told, "enabled": not units.why_not(name),
+        "masked": name in units.masked, "collector": tree.glob(folder + "/*.yaml"),
+        "translated": bool(tree.glob(AGENT + "/etc/amazon-cloudwatch-agent.toml")),
+        "unread": unread(tree, [part["config"] for part in parts], " ".join(row["command"] for row in told)),
+    }  # fmt: skip
+
+
+# Where wizards and people leave configurations (config.json beside the binaries is the agent's own wizard's).
+UNREAD = (
+    AGENT + "/bin/*.json", AGENT + "/etc/*.json", AGENT + "/*.json", "/opt/aws/*.json", "/opt/aws/cloudwatch/*.json",
+    "/etc/amazon-cloudwatch-agent*.json", "/etc/cloudwatch*.json", "/etc/cloudwatch*/*.json",
+    "/etc/amazon/amazon-cloudwatch-agent/*.json", "/etc/amazon-cloudwatch-agent/*.json",
+    "/usr/local/etc/*cloudwatch*.json",
+)  # fmt: skip
+
+
+def unread(tree: Any, configs: Sequence[Row], commands: str) -> List[str]:
+    found = []
+    for path in sorted({path for pattern in UNREAD for path in tree.glob(pattern)}):
+        if path == AGENT + "/etc/amazon-cloudwatch-agent.json" or path in commands:
+            continue
+        try:
+            config = json.loads(tree.text(path) or "")
+        except ValueError:
+            continue
+        collects = isinstance(config, dict) and (
+            "metrics_collected" in (config.get("metrics") or {}) or "logs_collected" in (config.get("logs") or {})
+        )
+        if collects and config not in configs:
+            found.append(path)
+    return found
+
+
+def startup_files(tree: Any) -> List[str]:
+    """What a boot runs that may configure the agent: user data, cloud-init's own scripts and settings, units, cron."""
+    paths = tree.glob("/var/lib/cloud/instance/user-data.txt") + tree.glob("/var/lib/cloud/instance/scripts/*")
+    paths += tree.glob("/var/lib/cloud/scripts/per-*/*") + tree.glob("/etc/cloud/cloud.cfg.d/*.cfg")
+    return paths + [path for pattern in STARTERS for path in tree.glob(pattern)]
+
+
+# --- other shippers -------------------------------------------------------------------------------------------------
+
+# Name, configurations, unit, where a section starts. Sources: docs.fluentbit.io (inputs kmsg, systemd, tail; output
+# cloudwatch_logs), vector.dev (source journald, sink aws_cloudwatch_logs), docs.fluentd.org and
+# fluent-plugin-cloudwatch-logs, opentelemetry-collector-contrib (journaldreceiver, awscloudwatchlogsexporter),
+# grafana.com (promtail journal, loki.source.journal), docs.datadoghq.com (type: journald), awslogs of AWS.
+SHIPPERS = (
+    ("Fluent Bit", ("/etc/fluent-bit/*", "/etc/td-agent-bit/*"), ("fluent-bit", "td-agent-bit"),
+     r"(?mi)^\s*(?=\[(?:INPUT|OUTPUT|FILTER|SERVICE)|- name\s*:)"),
+    ("Vector", ("/etc/vector/*.toml", "/etc/vector/*.y*ml"), ("vector",), r"(?m)^\[|^  (?=\w[\w-]*:\s*$)"),
+    ("Fluentd", ("/etc/fluent/*.conf", "/etc/td-agent/*.conf"), ("fluentd", "td-agent"), r"<(?=source|match)"),
+    ("OpenTelemetry Collector", ("/etc/otelcol*/*.y*ml", "/opt/aws/aws-otel-collector/etc/*.y*ml"),
+     ("otelcol-contrib", "otelcol", "aws-otel-collector"), r"(?m)^  (?=[\w/]+:)"),
+    ("Promtail", ("/etc/promtail/*.y*ml",), ("promtail",), r"(?m)^\s*- job_name"),
+    ("Alloy", ("/etc/alloy/*.alloy",), ("alloy",), r"(?m)^(?=[\w.]+ \")"),
+    ("Datadog", ("/etc/datadog-agent/conf.d/*/conf.yaml",), ("datadog-agent",), r"(?m)^\s*- type"),
+    ("awslogs", ("/etc/awslogs/awslogs.conf", "/var/awslogs/etc/awslogs.conf"), ("awslogs", "awslogsd"), r"(?m)^\["),
+)  # fmt: skip
+_JOURNAL = re.compile(
+    r"(?i)^[^#\n]*?(?:name\s*:?\s*systemd|type\s*[=:]\s*\"?'?journald|@type\s+systemd|^journald?\b.*:|loki\.source\.journal"
+    r"|\bjournal\s*:|: journald)", re.MULTILINE,
+)  # fmt: skip
+_KMSG = re.compile(r"(?mi)^[^#\n]*?(?:name\s*:?\s*kmsg\b|type\s*[=:]\s*\"?'?dmesg|/dev/kmsg)")
+_KERNEL_FILE = re.compile(r"(?m)^[^#\n]*?(/var/log/(?:messages|syslog|kern\.log))\b")
+_OTHER_UNITS = re.compile(
+    r"(?mi)^[^#\n]*?(?:systemd_filter\s*:?\s*_SYSTEMD_UNIT\s*=\s*(\S+)|include_units\s*[=:]\s*\[?\s*([^\]\n]*)"
+    r"|units\s*:\s*\[?\s*([^\]\n]+)|_SYSTEMD_UNIT\"\s*:\s*\"([^\"]+))"
+)
+_GROUP = re.compile(r"(?mi)^[^#\n]*?(?:log_group_name|group_name|log_group)\s*[=: ]\s*[\"']?([\w./#{}$-]+)")
+_CLOUDWATCH = re.compile(r"cloudwatch")
+# Programs that serve or send metrics of GPUs beside the CloudWatch agent: name, paths, unit.
+EXPORTERS = (
+    ("DCGM exporter", ("/usr/bin/dcgm-exporter", "/usr/local/bin/dcgm-exporter"),
+     ("dcgm-exporter", "nvidia-dcgm-exporter")),
+    ("GPU exporter", ("/usr/bin/nvidia_gpu_exporter", "/usr/local/bin/nvidia_gpu_exporter"), ("nvidia_gpu_exporter",)),
+    ("gpud", ("/usr/local/bin/gpud", "/usr/sbin/gpud", "/usr/bin/gpud"), ("gpud",)),
+)  # fmt: skip
+
+
+def shippers(tree: Any, units: Units) -> List[Row]:
+    """Shippers of logs and exporters of metrics beside the CloudWatch agent, each with what it takes and whether a boot
+    starts it. kernel: by what a new kernel line reaches it ("" not at all). groups: its groups of CloudWatch Logs.
+    """
+    rows = []
+    for name, patterns, services, sections in SHIPPERS:
+        texts = {path: tree.text(path) or "" for pattern in patterns for path in tree.glob(pattern)}
+        if texts:
+            text = "\n".join(texts.values())
+            cloudwatch = name == "awslogs" or _CLOUDWATCH.search(text)
+            rows.append(
+                {
+                    "name": name, "config": sorted(texts), "kernel": kernel_input(re.split(sections, text)),
+                    "groups": sorted(set(_GROUP.findall(text))) if cloudwatch else [],
+                    "metrics": False, "off": off(units, services),
+                }
+            )  # fmt: skip
+    for name, programs, services in EXPORTERS:
+        if any(tree.glob(path) for path in programs):
+            kernel = "/dev/kmsg" if name == "gpud" else ""
+            row = {"name": name, "config": [], "kernel": kernel, "groups": [], "metrics": True}
+            rows.append(dict(row, off=off(units, services)))
+    return rows
+
+
+def off(units: Units, services: Sequence[str]) -> str:
+    """Why none of these services starts at boot; "" where one does."""
+    reasons = [units.why_not(name + ".service") for name in services]
+    return "" if "" in reasons else reasons[0]
+
+
+def kernel_input(sections: Sequence[str]) -> str:
+    """By what a section of a shipper's configuration takes new kernel lines: /dev/kmsg, the journal, a file."""
+    for section in sections:
+        if _KMSG.search(section):
+            return "/dev/kmsg"
+        if _JOURNAL.search(section):
+            named = " ".join(filter(None, (one for match in _OTHER_UNITS.findall(section) for one in match)))
+            if not named or "kernel" in named:
+                return "journal"
+        file = _KERNEL_FILE.search(section)
+        if file:
+            return file.group(1)
+    return ""
+
+
+# --- who captures Xids ----------------------------------------------------------------------------------------------
+
+SNAPSHOT, FOLLOWS = "snapshot", "follows"
+_FOLLOWS = re.compile(
+    r"/dev/kmsg|dmesg[^\n|;&]*\s(?:-\w*[wW]\w*|--follow(?:-new)?)\b|journalctl[^\n|;&]*\s(?:-\w*f\w*|--follow)\b"
+    r"|tail[^\n|;&]*\s(?:-\w*[fF]\w*|--follow\S*)[^\n|;&]*/var/log/(?:messages|syslog|kern\.log)"
+    r"|[\"']tail[\"'][^\n]*/var/log/(?:messages|syslog|kern\.log)|[\"']dmesg[\"'][^\n]*[\"'](?:-\w*[wW]|--follow)"
+    r"|[\"']journalctl[\"'][^\n]*[\"'](?:-\w*f\w*|--follow)[\"']"
+)
+_SNAPSHOT = re.compile(r"\bdmesg\b|/var/log/dmesg|journalctl[^\n]*(?:-\w*k\w*|--dmesg)")
+_KERNEL_LINES = re.compile(r"NVRM|\bXid\b|\bXID\b", re.IGNORECASE)
+
+
+def scripts(tree: Any, units: Units) -> List[Row]:
+    """Programs that units, timers, cron and boot start, and that look for the driver's lines.
+
+    how: FOLLOWS reads new kernel lines as they come; SNAPSHOT reads what was there when it ran. Of a SNAPSHOT, `again`
+    says that something starts it again and again (cron, a timer, a loop in it). off: why no boot starts it.
+    """
+    found: Dict[str, Row] = {}
+    starters = {tree.resolve(path): path for pattern in STARTERS for path in tree.glob(pattern)}
+    for path in sorted(starters.values()):
+        waiting = [path]
+        seen: Set[str] = set()
+        while waiting and len(seen) < 8:
+            current = waiting.pop(0)
+            text = tree.text(current, 200_000)
+            if current in seen or text is None:
+                continue
+            seen.add(current)
+            code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+            if _KERNEL_LINES.search(code) and (_FOLLOWS.search(code) or _SNAPSHOT.search(code)):
+                row = described(tree, units, current, path, code)
+                if current not in found or (found[current]["off"] and not row["off"]):
+                    found[current] = row
+            if current == path or text.startswith("#!"):
+                waiting += [name for name in re.findall(r"/[\w./+-]{3,}", code) if is_program(tree, name)]
+    return [found[path] for path in sorted(found)]
+
+
+def is_program(tree: Any, path: str) -> bool:
+    """Whether a path may be a script: the interpreters and tools of the system's folders are none of anybody's."""
+    if not path.startswith(("/opt/", "/usr/local/", "/etc/", "/home/", "/root/", "/srv/", "/usr/bin/", "/usr/sbin/")):
+        return path.startswith(("/usr/libexec/", "/usr/lib/")) and (tree.text(path, 64) or "").startswith("#!")
+    head = tree.text(path, 64) or ""
+    return head.startswith("#!") or path.endswith((".py", ".sh"))
+
+
+def described(tree: Any, units: Units, path: str, starter: str, code: str) -> Row:
+    follows = bool(_FOLLOWS.search(code))
+    timed = starter.endswith(".timer") or "cron" in starter or is_repeated(tree, starter, code)
+    looped = bool(re.search(r"\bwhile\b[^\n]*(?:true|True|1|:)\s*[:;\n]", code)) and "/var/log/dmesg" not in code
+    writes = sorted(set(re.findall(r"/var/(?:log|opt)/[\w./+-]+", code)) - {"/var/log/dmesg", "/var/log/messages"})
+    return {
+        "path": path, "started_by": starter, "how": FOLLOWS if follows else SNAPSHOT,
+        "again": timed or looped, "writes": writes, "off": not_started(tree, units, path, starter),
+    }  # fmt: skip
+
+
+def is_repeated(tree: Any, starter: str, code: str) -> bool:
+    """Whether a unit's timer, or its Restart=, starts a program again and again, not only once after the boot."""
+    if not starter.endswith(".service"):
+        return False
+    timer = tree.text(starter.rpartition(".")[0] + ".timer") or ""
+    if re.search(r"(?m)^(?:OnCalendar|OnUnitActiveSec|OnUnitInactiveSec)=", timer):
+        return True
+    restarted = re.search(r"(?m)^Restart=always", tree.text(starter) or "")
+    return bool(restarted) and not re.search(r"sleep +inf|&\s*$", code)
+
+
+def not_started(tree: Any, units: Units, path: str, starter: str) -> str:
+    """Why a boot does not start a program; "" where it does."""
+    name = os.path.basename(starter)
+    if name.endswith((".service", ".timer")):
+        command = re.search(r"(?m)^ExecStart=[-@:+!]*(\S+)", tree.text(starter) or "")
+        if command and command.group(1) == path and not os.access(tree.resolve(path), os.X_OK):
+            return path + " is not executable"
+        return units.why_not(name)
+    started = path if path != starter else starter
+    run_by_mode = starter == "/etc/rc.local" or starter.startswith(("/etc/cron.hourly/", "/etc/cron.daily/"))
+    if run_by_mode and not os.access(tree.resolve(starter), os.X_OK):
+        return starter + " is not executable"
+    return "" if tree.glob(started) else started + " is missing"
+
+
+def syslog_files(tree: Any, units: Units) -> List[Dict[str, str]]:
+    """Files to which rsyslog writes kernel messages. [] where it is not installed. off: why no boot starts it."""
+    if not tree.glob("/usr/sbin/rsyslogd"):
+        return []
+    rows = []
+    reason = units.why_not("rsyslog.service")
+    for path in ["/etc/rsyslog.conf"] + tree.glob("/etc/rsyslog.d/*.conf"):
+        for line in (tree.text(path) or "").splitlines():
+            file = syslog_file(line)
+            if file:
+                rows.append({"file": file, "rule": path, "off": reason})
+    return rows
+
+
+def syslog_file(line: str) -> Optional[str]:
+    """The file of a rule that takes kernel messages, in rsyslog's old form or with action(type="omfile")."""
+    rule = re.match(r"\s*([\w.,;*!=-]*(?:kern|\*)\.[\w.,;*!=-]*)\s+(.+)", line)
+    if not rule or "kern.none" in rule.group(1):
+        return None
+    action = rule.group(2)
+    target = re.match(r"-?(/[\w./-]+)", action) or re.match(r'(?i)action\(.*\bfile="(/[\w./-]+)"', action)
+    return target.group(1) if target else None
