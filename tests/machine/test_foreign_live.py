@@ -1,0 +1,139 @@
+"""Images of a pipeline that knows nothing of gpu-ami are built, observed, booted and judged.
+
+    pytest -m machine -s tests/machine/test_foreign_live.py
+
+Packer builds two images in the local region with tests/machine/foreign/: a plain template and a shell script that
+installs the vendors' packages, the team's own units and its agent's configuration. The careful one must be healthy. The
+careless one captures no Xid, loads no nvidia-uvm, so that CUDA is dead, and has the build's keys and logs. The builder
+is a sandbox; the images are booted. GPU_AMI_FOREIGN_OUT names a folder that keeps the proofs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from gpu_ami.files import home_dir, read_json
+
+pytestmark = pytest.mark.machine
+ROOT = Path(__file__).parents[2]
+TEMPLATE = Path(__file__).with_name("foreign") / "image.pkr.hcl"
+MIRROR = "http://169.254.169.252"  # docs/local-region.md, addresses
+MOST_UNPROVEN = 40
+# Checks that must fail on the careless image; its other checks pass.
+CARELESS = {
+    "compute::test_cuda_starts", "device_nodes::test_device_nodes_are_there", "device_nodes::test_uvm_module_is_loaded",
+    "hygiene::test_no_builder_logs", "hygiene::test_no_private_key_of_the_build", "image::test_no_host_keys",
+    "image::test_no_log", "observed::test_an_xid_arrives_where_kernel_lines_are_sent",
+}  # fmt: skip
+
+
+def gpu_ami(*words: str, codes: tuple[int, ...] = (0,)) -> str:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("gpu-ami")), *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode in codes, f"{words}: {done.returncode}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@contextmanager
+def region(plan: Path) -> Iterator[dict[str, Any]]:
+    """The local region with a plan's packages and source AMI, for Packer by hand."""
+    command = [str(Path(sys.executable).with_name("gpu-ami")), "region", "up", "--plan", str(plan)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up:
+        try:
+            assert up.stdout
+            next(line for line in up.stdout if line.startswith("up until"))
+            yield read_json(home_dir() / "region" / "region.json") or {}
+        finally:
+            gpu_ami("region", "down")
+
+
+def build(kind: str, up: dict[str, Any], out: Path) -> Path:
+    """The manifest of an image of a kind, as Packer's post-processor writes it."""
+    ec2 = boto3.client(
+        "ec2", endpoint_url=up["endpoint"], region_name=up["region"],
+        aws_access_key_id="local", aws_secret_access_key="local",
+    )  # fmt: skip
+    (source, *_) = [one for one in ec2.describe_images()["Images"] if one["Name"].startswith("debian-12-amd64")]
+    manifest = out / f"manifest-{kind}.json"
+    values = {
+        "endpoint": up["endpoint"], "source_ami": source["ImageId"], "subnet_id": up["subnet_id"],
+        "security_group_id": up["security_group_ids"][0], "mirror": MIRROR, "kind": kind, "manifest": str(manifest),
+        "run_tags": {"gpu-ami:machine": "sandbox"},
+    }  # fmt: skip
+    file = out / f"{kind}.pkrvars.json"
+    file.write_text(json.dumps(values))
+    done = subprocess.run(
+        ["packer", "build", "-color=false", f"-var-file={file}", str(TEMPLATE)],
+        capture_output=True, text=True, check=False, cwd=out,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    return manifest
+
+
+@pytest.fixture(scope="module")
+def manifests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    out = Path(os.environ.get("GPU_AMI_FOREIGN_OUT") or tmp_path_factory.mktemp("foreign")).resolve()
+    kept = {kind: out / f"manifest-{kind}.json" for kind in ("careful", "careless")}
+    if all(path.is_file() for path in kept.values()):
+        return kept
+    gpu_ami("plan", str(ROOT / "variables" / "recipes" / "debian12-gpu.yml"), "-o", str(out / "packages"))
+    with region(out / "packages" / "plan.json") as up:
+        return {kind: build(kind, up, out) for kind in kept}
+
+
+def proven(manifest: Path, *, codes: tuple[int, ...]) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """The report of an image's proof, and verdict → checks of it, restarts included."""
+    out = manifest.with_name(manifest.stem.replace("manifest", "proof"))
+    if not (out / "report.json").is_file():
+        words = ("--instance-type", "g5.xlarge", "--restarts", "reboot", "--provoke-xid")
+        gpu_ami("prove", "--manifest", str(manifest), "-o", str(out), *words, codes=codes)
+    report = read_json(out / "report.json") or {}
+    verdicts: dict[str, list[str]] = {}
+    for host in report["hosts"]:
+        for check in host["checks"]:
+            verdicts.setdefault(check["verdict"], []).append(str(check["id"]))
+    tiers = {row["name"]: row["verdict"] for row in report["tiers"]}
+    print(manifest.stem, dict(Counter({key: len(ids) for key, ids in verdicts.items()})), tiers, flush=True)
+    return report, verdicts
+
+
+def test_files_of_a_careful_image_have_no_problem(manifests: dict[str, Path], tmp_path: Path) -> None:
+    text = gpu_ami("observe", "--manifest", str(manifests["careful"]), "--strict", "-o", str(tmp_path))
+    assert "PROBLEM" not in text
+    assert "/var/log/team-xid.log → /team/gpu/xid / {instance_id}: captures" in text
+    assert "driver            580.178.04 open" in text
+
+
+def test_files_of_a_careless_image_are_read_rightly(manifests: dict[str, Path], tmp_path: Path) -> None:
+    text = gpu_ami("observe", "--manifest", str(manifests["careless"]), "-o", str(tmp_path))
+    assert "this image does not capture Xids" in text
+    assert "no package of the driver is held" in text
+
+
+def test_a_careful_image_is_proven(manifests: dict[str, Path]) -> None:
+    report, verdicts = proven(manifests["careful"], codes=(0, 7))
+    assert verdicts.get("FAIL", []) == []
+    assert verdicts.get("ERROR", []) == []
+    assert len(verdicts.get("UNPROVEN", [])) <= MOST_UNPROVEN
+    tiers = {row["name"]: row["verdict"] for row in report["tiers"]}
+    assert {tiers[name] for name in ("T0", "T1", "T2", "T3")} == {"PASS"}
+
+
+def test_a_careless_image_fails_where_it_is_wrong(manifests: dict[str, Path]) -> None:
+    report, verdicts = proven(manifests["careless"], codes=(1,))
+    failed = {check.partition("@")[0] for check in verdicts["FAIL"]}
+    assert failed == CARELESS
+    assert len(verdicts.get("UNPROVEN", [])) <= MOST_UNPROVEN
+    assert {row["name"]: row["verdict"] for row in report["tiers"]}["T2"] == "FAIL"
