@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from validator.file_account import Inventory
 
 _EPILOG = """\
-An image is named by a plan.json, report.json or certificate.json, by the folder of a run, or by an AMI id: then the
-files under out/ are used that name this AMI, or the plan in its tags (--where). A raw disk image (.raw, .img) or a
-mounted tree also works, as root. Compared are versions, the rest of the plan, packages, files by component, units,
-accounts, kernel settings, metrics and streams, checks and times. What could not be compared is listed.
+An image is named by a plan.json, observation.json, report.json or certificate.json, by the folder of a run, or by an
+AMI id: then the files under out/ are used that name this AMI, or the plan in its tags (--where). A raw disk image
+(.raw, .img) or a mounted tree also works, as root. Compared are versions, the rest of the plan, packages, files by
+component, units, accounts, kernel settings, metrics and streams, checks and times. What cannot be compared is listed.
 Two recipes that were not built: gpu-ami plan --diff A B.
 
 examples:
   gpu-ami diff out/debian12-gpu out/debian12-gpu-new
   gpu-ami diff ami-0aaa ami-0bbb --where aws.yml --format html > diff.html
+  gpu-ami diff old/observation.json out/observed/observation.json  images that others built (gpu-ami observe)
   gpu-ami diff --same out/full out/layered                         compares two builds of a plan; exit code 1: different
   gpu-ami diff --notes old/certificate.json out/debian12-gpu       release notes in Markdown
   gpu-ami diff --notes ami-0bbb --where aws.yml                    since the previous image of this recipe

@@ -40,6 +40,7 @@ examples:
   gpu-ami faults --after metric-removed            faults that come after that one
   gpu-ami faults --together                        several distinguishable faults at a time: a third of the time
   gpu-ami faults --proofs 20                       twenty clean proofs first, to find false alarms
+  gpu-ami faults out/ami-0123456789abcdef0         an AMI that others built, after gpu-ami prove --ami
   gpu-ami faults --list
 """
 
@@ -93,11 +94,13 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     from gpu_ami.plan import PLAN_FILE, Plan
     from gpu_ami.region import SessionRequest
     from gpu_ami.validate import BUSY, Proof, image_proof
+    from validator.plan import OBSERVED
 
     if args.proofs < 1:
         raise UsageError(f"--proofs: expected at least 1, got {args.proofs}")
     out = stages.existing_plan(args.out)
-    plan, ami = Plan.load(out / PLAN_FILE), image.load(out).ami
+    plan = Plan.load(out / PLAN_FILE)
+    ami = _proven_ami(out) if plan.document.get("origin") == OBSERVED else image.load(out).ami
     kind = image_proof.choose_types(plan.document, args.instance_type)[0]
     record = catalogue.Record.load(out / FAULTS_FILE, ami, kind)
     scope = chosen if args.only else catalogue.load(trials.folder(), more=_site_faults(args))
@@ -106,7 +109,8 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     if not chosen and args.proofs == 1:
         return Outcome(record.summary(scope), record.to_json(), 0)
     with pipeline.open_session(SessionRequest(args.where), progress) as session:
-        session.region.prepare(plan.document)  # packages that some faults install
+        if plan.document.get("origin") != OBSERVED:
+            session.region.prepare(plan.document)  # packages that some faults install
         options = [BUSY, *stages.golden_folders()]  # a fault may slow the machine down
         planned_proof = Proof(plan.document, out / PLAN_FILE, session.place, out / "faults", progress, options=options)
 
@@ -115,6 +119,13 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
 
         _try_on_machines(fresh, chosen, record, out / FAULTS_FILE, args)
     return Outcome(record.summary(scope), record.to_json(), 0 if record.is_good(scope) else 1)
+
+
+def _proven_ami(out: Path) -> str:
+    """The AMI that others built and whose proof (`prove --ami`) is in a folder. UsageError: there is none."""
+    from gpu_ami.report import document
+
+    return document.load(out / document.REPORT_FILE).image
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ examples:
   sudo gpu-ami observe --host local://                                on the machine itself
   sudo gpu-ami observe --root disk.raw                                a raw disk image or a mounted tree
   gpu-ami observe --root /mnt --against variables/recipes/debian12-gpu.yml
+  gpu-ami observe --ami ami-0123456789abcdef0 --where aws.yml --against version-info.json     what EKS says is in it
 """
 
 
@@ -49,14 +50,17 @@ def register(subparsers: Any) -> None:
     options.add_where(parser)
     options.add_instance_types(parser, "type that rules are judged for, and that --ami boots (repeatable)")
     options.add_deadlines(parser)
-    parser.add_argument("--against", type=Path, metavar="RECIPE", help="list differences from a recipe's promises")
+    text = (
+        "list differences from a recipe's promises, or from a publisher's list (EKS version-info.json, ECS parameter)"
+    )
+    parser.add_argument("--against", type=Path, metavar="FILE", help=text)
     parser.add_argument("--strict", action="store_true", help="exit 1 if a finding is a problem")
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import observe
-    from gpu_ami.recipes import find_recipe, load_facts
+    from gpu_ami.recipes import load_facts
 
     options.read_manifest(args)
     if sum(map(bool, (args.host, args.ami, args.root, args.read))) != 1:
@@ -68,7 +72,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     observation = _read(args, progress)
     types = observe.instance_types(observation, facts, args.instance_type)
     found = observe.findings_of(observation, facts, observe.context_of(observation, facts, types))
-    differences = observe.against(observation, find_recipe(args.against)) if args.against else []
+    differences = _against(observation, args.against) if args.against else []
     image = args.ami or _image_name(args)
     out = args.out or Path("out") / "observed"
     written = write(observation, out, types, image)
@@ -76,6 +80,20 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     shown = observe.text(observation, found, written, differences)
     problems = args.strict and any(one.level is observe.Level.PROBLEM for one in found)
     return Outcome(shown, data, 1 if problems else 0)
+
+
+def _against(observation: Observation, named: Path) -> list[str]:
+    """Differences from a recipe's promises, or from what the publisher of an AMI says is in it (a JSON document)."""
+    from gpu_ami import observe
+    from gpu_ami.files import read_json
+    from gpu_ami.recipes import find_recipe
+
+    if named.suffix == ".json":
+        document = read_json(named)
+        if document is None:
+            raise UsageError(f"--against {named}: no JSON object could be read from it")
+        return observe.against_manifest(observation, document)
+    return observe.against(observation, find_recipe(named))
 
 
 def _image_name(args: argparse.Namespace) -> str:

@@ -13,6 +13,7 @@ from gpu_ami.observe.findings import Finding, Level, findings_of
 from gpu_ami.observe.nearest import (
     RECIPE_FILE,
     against,
+    against_manifest,
     context_of,
     instance_types,
     nearest_recipe,
@@ -31,6 +32,7 @@ __all__ = [
     "Level",
     "Observation",
     "against",
+    "against_manifest",
     "capture_of",
     "context_of",
     "findings_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -334,6 +335,44 @@ def against(observation: Observation, recipe: Path) -> list[str]:
             for path, group in wanted.items()
             if sent.get(path) != group
         ]
+    return lines
+
+
+def against_manifest(observation: Observation, manifest: Mapping[str, Any]) -> list[str]:
+    """How an image differs from what its publisher says is in it, a line each. UsageError: it is no such document.
+
+    manifest: a version-info.json of EKS (amazon-eks-ami, generate-version-info.sh: packages, kernel_modules, binaries),
+    or the value of an SSM parameter of ECS's AMIs (ecs_agent_version).
+    """
+    packages, agent = manifest.get("packages"), manifest.get("ecs_agent_version")
+    if not isinstance(packages, Mapping) and not isinstance(agent, str):
+        raise UsageError(
+            "expected an object with packages (EKS) or ecs_agent_version (ECS)",
+            hint="version-info.json of an EKS AMI, or the value of /aws/service/ecs/optimized-ami/…/recommended",
+        )
+    listed = {str(name): str(version) for name, version in (packages or {}).items()}
+    lines = []
+    for name, declared in observation.registry.items():
+        found = observation.found.get(name)
+        there = found.packages if found else {}
+        patterns = (
+            [one.target for one in declared.observed.sources if one.kind == "package"] if declared.observed else []
+        )
+        wanted = {one for one in listed if any(re.fullmatch(pattern, one) for pattern in patterns)} if listed else set()
+        lines += [
+            f"package {one}: expected {listed.get(one, 'nothing')}, got {there.get(one, 'nothing')}"
+            for one in sorted(wanted | (set(there) if listed else set()))
+            if listed.get(one) != there.get(one)
+        ]
+    modules = manifest.get("kernel_modules")
+    driver = observation.found.get("nvidia_driver")
+    promised = modules.get("nvidia") if isinstance(modules, Mapping) else None
+    if promised and (driver is None or driver.version != promised):
+        lines.append(f"module nvidia: expected {promised}, got {driver.version if driver else 'nothing'}")
+    ecs = observation.found.get("node_ecs")
+    if isinstance(agent, str) and not (ecs and any(full.startswith(f"{agent}-") for full in ecs.packages.values())):
+        got = ", ".join(ecs.packages.values()) if ecs and ecs.packages else "nothing"
+        lines.append(f"ECS agent: expected {agent}, got {got}")
     return lines
 
 

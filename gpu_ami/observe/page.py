@@ -99,7 +99,7 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
 def _differences(differences: Sequence[str]) -> Iterator[str]:
     if differences:
         yield ""
-        yield counted(len(differences), "difference") + " from the recipe"
+        yield counted(len(differences), "difference") + " from what was promised"
         yield from (f"  {line}" for line in differences)
 
 

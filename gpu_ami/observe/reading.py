@@ -23,6 +23,7 @@ from validator import remote
 if TYPE_CHECKING:
     from validator.transport import Target
 
+_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
 _SECONDS = 300.0
 _WAIT_SECONDS = 600.0
 # Mounts the largest partition and reads it; noload: a journal is not replayed on what must not change.
@@ -43,9 +44,18 @@ def request(registry: Registry | None = None) -> dict[str, list[list[str]]]:
     return {name: [one.request() for one in part.observed.sources] for name, part in declared.items() if part.observed}
 
 
-def read_local(registry: Registry | None = None) -> Observation:
-    """This machine. Programs and libraries are asked as the caller's user: as root, all can be read."""
-    return _observation(program.observe("", True, request(registry)), "this machine", registry)
+def read_local(registry: Registry | None = None, *, wait: bool = True) -> Observation:
+    """This machine, after its boot. Programs and libraries are asked as the caller's user: as root, all can be read."""
+    state = _boot_of_this_machine() if wait and _SYSTEMD.is_dir() else ""
+    document = {**program.observe("", True, request(registry)), "system_state": state}
+    return _observation(document, "this machine", registry)
+
+
+def _boot_of_this_machine() -> str:
+    """Waits for the end of the boot; what systemd then says of it. MachineError: it does not end."""
+    command = ["sh", "-c", _BOOTED.format(seconds=int(_WAIT_SECONDS))]
+    done = process.run(command, timeout=2 * _WAIT_SECONDS + 30, check=False, error=MachineError)
+    return (done.stdout.strip().splitlines() or [""])[-1]
 
 
 def read_files(path: Path, registry: Registry | None = None) -> Observation:

@@ -1,8 +1,8 @@
 """What is known of an image: its plan, report, certificate, build and inventory, from the files that are at hand.
 
-An image is named by plan.json, report.json, certificate.json, the folder of its run, its AMI id, or its files (a raw
-disk image or a mounted tree). An AMI's files are those under out/ that are of it or of the plan that its tags name.
-Missing files are named.
+An image is named by plan.json, observation.json, report.json, certificate.json, the folder of its run, its AMI id, or
+its files (a raw disk image or a mounted tree). An AMI's files are those under out/ that are of it or of the plan that
+its tags name. Missing files are named.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def _of_file(text: str, path: Path) -> ImageDescription:
     schema = str((read_json(path) or {}).get("schema", "")).partition("/")[2].partition("/")[0]
     if schema == "plan":
         return _complete(ImageDescription(text, plan=read_json(path) or {}), None)
+    if schema == "observation":
+        return _complete(ImageDescription(text, plan=_observed_plan(path)), None)
     if schema == "report":
         report = reports.load(path)
         return _complete(ImageDescription(text, plan=report.plan, report=report), path.parent)
@@ -106,7 +108,18 @@ def _of_file(text: str, path: Path) -> ImageDescription:
         if not described.report:
             described.missing.append("report.json is not beside the certificate: nothing but the plan is compared")
         return described
-    raise UsageError(f"{text}: not a plan, report or certificate of gpu-ami", hint="gpu-ami plan RECIPE writes a plan")
+    hint = "gpu-ami plan RECIPE writes a plan, gpu-ami observe an observation"
+    raise UsageError(f"{text}: not a plan, observation, report or certificate of gpu-ami", hint=hint)
+
+
+def _observed_plan(path: Path) -> Mapping[str, Any]:
+    """The plan of an observation.json: what is in an image that others built."""
+    from gpu_ami import observe
+    from gpu_ami.recipes import load_facts
+
+    facts, observation = load_facts(), observe.load(path)
+    types = observe.instance_types(observation, facts)
+    return observe.observed_plan(observation, facts, types, str(observation.document["read_of"])).document
 
 
 def _of_folder(text: str, folder: Path) -> ImageDescription:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpu_ami import observe
+from gpu_ami import cli, observe
+from gpu_ami.errors import UsageError
+from gpu_ami.files import write_json
 from gpu_ami.observe import captures, findings, nearest, observation, page, reading
 from gpu_ami.recipes import load_facts
 from gpu_ami.recipes.components import components, of_role
 from onhost import observation as program
 from tests.observe import foreign_images as foreign
+from tests.observe import foreign_pipelines as pipelines
 
 
 def test_every_component_with_a_version_says_how_it_is_observed() -> None:
@@ -81,3 +85,53 @@ def test_intels_library_of_2020_is_read_with_its_build(tmp_path: Path) -> None:
     image = foreign.Image(tmp_path / "root", "debian12")
     image.install("intel-mkl-2020.4-912", version="2020.4-912")
     assert observe.read_files(image.done()).found["mkl"].version == "2020.4-912"
+
+
+def test_this_machine_is_read_when_its_boot_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def run(command: list[str], **_options: object) -> SimpleNamespace:
+        asked.append(command[-1])
+        return SimpleNamespace(stdout="degraded\n", returncode=1)
+
+    monkeypatch.setattr(reading, "_SYSTEMD", tmp_path)
+    monkeypatch.setattr(reading.process, "run", run)
+    monkeypatch.setattr(program, "observe", lambda *_: {"schema": program.SCHEMA} if asked else {})
+    observed = reading.read_local()
+    assert observed.document["system_state"] == "degraded"
+    assert "cloud-init status --wait" in asked[0] and "is-system-running --wait" in asked[0]
+    monkeypatch.setattr(reading, "_SYSTEMD", tmp_path / "none")  # no systemd, such as in a container
+    assert reading.read_local().document["system_state"] == ""
+    assert len(asked) == 1
+
+
+def test_image_is_compared_with_its_publisher_s_list(tmp_path: Path) -> None:
+    """generate-version-info.sh of amazon-eks-ami 81fec2e8: rpm's `%{VERSION}-%{RELEASE}` for each name."""
+    observed = observe.read_files(pipelines.eks_archive(tmp_path / "root"))
+    found = {name: full for one in observed.found.values() for name, full in one.packages.items()}
+    assert found["kubelet"] == "1.35.2-1"
+    listed = {"packages": {**found, "bash": "5.2.15-1.amzn2023"}, "kernel_modules": {"nvidia": "580.126.09"}}
+    assert observe.against_manifest(observed, listed) == []
+    changed = {"packages": {**found, "nvidia-imex": "580.159.03-1", "cuda-toolkit-12-9": "12.9.1-1"}}
+    assert observe.against_manifest(observed, changed) == [
+        "package nvidia-imex: expected 580.159.03-1, got 580.126.09-1",
+        "package cuda-toolkit-12-9: expected 12.9.1-1, got nothing",
+    ]
+    with pytest.raises(UsageError, match="expected an object with packages"):
+        observe.against_manifest(observed, {"name": "x"})
+
+
+@pytest.mark.parametrize(("agent", "lines"), [("1.98.0", []), ("1.99.0", ["ECS agent: expected 1.99.0, got 1.98.0-1"])])
+def test_ecs_image_is_compared_with_its_parameter(agent: str, lines: list[str], tmp_path: Path) -> None:
+    observed = observe.read_files(foreign.ecs_base(tmp_path / "root"))
+    differences = observe.against_manifest(observed, {"ecs_agent_version": agent, "image_name": "al2023-ami-ecs-gpu"})
+    assert [line.replace(".amzn2023", "") for line in differences] == lines
+
+
+def test_observations_are_compared_as_plans_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, build in (("a", foreign.vendor_without_holds), ("b", foreign.mixed_parts)):
+        write_json(tmp_path / f"{name}.json", observe.read_files(build(tmp_path / name)).to_json())
+    assert cli.main(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    printed = capsys.readouterr().out
+    assert "nvidia_driver.version: 580.178.04 → 580.159.03" in printed
+    assert "os.id: ubuntu → debian" in printed

@@ -87,7 +87,7 @@ def test_a_certificate_beside_another_report_is_refused(runs: Path) -> None:
 @pytest.mark.parametrize("content", ["{}", '{"schema": "gpu-ami/build/1"}', "text"])
 def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "x.json").write_text(content)
-    with pytest.raises(UsageError, match="not a plan, report or certificate"):
+    with pytest.raises(UsageError, match="not a plan, observation, report or certificate"):
         image_description.describe(str(tmp_path / "x.json"))
     with pytest.raises(UsageError, match="no such file, folder or AMI id"):
         image_description.describe(str(tmp_path / "none"))
