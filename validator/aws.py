@@ -92,6 +92,19 @@ ERRORS: tuple[AwsError, ...] = (
         "a {0} denies it, whatever the caller's own policy allows: ask who administers the organization",
         when=r"explicit deny in (?:an? )?(service control policy|resource control policy|permissions boundary)",
     ),
+    AwsError(
+        "",
+        Kind.CREDENTIALS,
+        "the call went to an endpoint of another region: compare region and endpoint of the --where file, AWS_REGION"
+        " and AWS_ENDPOINT_URL",
+        when="Credential should be scoped to a valid region",
+    ),
+    AwsError(
+        "",
+        Kind.CREDENTIALS,
+        "the clock of this machine is wrong (`timedatectl` shows it): have it set by NTP, such as chrony",
+        when="Signature expired|Signature not yet current|difference between the request time and the current time",
+    ),
     AwsError("InsufficientInstanceCapacity", Kind.CAPACITY, CAPACITY_ADVICE),
     AwsError("InsufficientHostCapacity", Kind.CAPACITY, CAPACITY_ADVICE),
     AwsError("InsufficientReservedInstanceCapacity", Kind.CAPACITY, CAPACITY_ADVICE),
@@ -346,10 +359,14 @@ def _checking(parse: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def parse_and_check(response: Any, shape: Any) -> Any:
         try:
             answer = parse(response, shape)
-        except ResponseParserError:
-            raise
-        except (ValueError, TypeError, AttributeError, LookupError) as error:  # bytes or values that AWS never sends
-            raise NotOfAws(str(error)) from error
+        except (ResponseParserError, ValueError, TypeError, AttributeError, LookupError) as error:
+            status = response["status_code"]
+            if status >= 500:  # of a gateway: an error that botocore repeats the call for, as it does for HTML
+                message = f"HTTP status {status}: {response['body'][:60]!r}"
+                return {"Error": {"Code": str(status), "Message": message}, "ResponseMetadata": {}}
+            if isinstance(error, ResponseParserError):
+                raise
+            raise NotOfAws(str(error)) from error  # bytes or values that AWS never sends
         return answer if shape is None else checked(answer, shape)
 
     return parse_and_check

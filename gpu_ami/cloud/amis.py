@@ -26,19 +26,36 @@ def create(cloud: Cloud, instance_id: str, name: str, tags: Mapping[str, str], e
     removes what an interrupted run left. timeout: seconds. CloudError: EC2 refused or failed it, or it is not complete.
     """
     incomplete = tag_list({**tags, runs.TAG_EXPIRES: expires})
-    with aws_errors.translated(f"creating an image of {instance_id}"):
-        ami = cloud.ec2.create_image(
-            InstanceId=instance_id,
-            Name=name,
-            TagSpecifications=[
-                {"ResourceType": "image", "Tags": incomplete}, {"ResourceType": "snapshot", "Tags": incomplete},
-            ],
-        )["ImageId"]  # fmt: skip
+    try:
+        with aws_errors.translated(f"creating an image of {instance_id}"):
+            ami = cloud.ec2.create_image(
+                InstanceId=instance_id,
+                Name=name,
+                TagSpecifications=[
+                    {"ResourceType": "image", "Tags": incomplete}, {"ResourceType": "snapshot", "Tags": incomplete},
+                ],
+            )["ImageId"]  # fmt: skip
+    except CloudError as error:
+        if error.code != "InvalidAMIName.Duplicate" or not aws_errors.was_repeated(error):
+            raise
+        ami = _made_of(cloud, instance_id, name, error)
     cloud.created(ami)
     snapshots = _wait(cloud, ami, time.monotonic() + timeout)
     with aws_errors.translated(f"tagging {ami}"):
         cloud.ec2.create_tags(Resources=[ami, *snapshots], Tags=tag_list(tags))
     return ami
+
+
+def _made_of(cloud: Cloud, instance_id: str, name: str, duplicate: CloudError) -> str:
+    """The image that an earlier CreateImage made, whose answer was lost. The error: it is of another instance."""
+    of_instance: list[FilterTypeDef] = [
+        {"Name": "name", "Values": [name]}, {"Name": "source-instance-id", "Values": [instance_id]},
+    ]  # fmt: skip
+    with aws_errors.translated(f"looking for the image {name}"):
+        images = cloud.ec2.describe_images(Owners=["self"], Filters=of_instance)["Images"]
+    if not images:
+        raise duplicate
+    return images[0]["ImageId"]
 
 
 def _wait(cloud: Cloud, ami: str, deadline: float) -> list[str]:

@@ -149,6 +149,14 @@ def retry_empty(operation_model: Any, response_dict: dict[str, Any], **_: object
         response_dict.update(status_code=503, body=text.encode())
 
 
+def was_repeated(error: GpuAmiError) -> bool:
+    """Whether botocore had sent the refused call more than once: `….Duplicate` may then mean that an earlier one was
+    carried out, and its answer lost.
+    """
+    response = getattr(error.__cause__, "response", None) or {}
+    return bool(response.get("ResponseMetadata", {}).get("RetryAttempts"))
+
+
 def _not_aws(action: str, why: str) -> ForeignAnswer:
     return ForeignAnswer(f"{action}: the answer is not one of AWS: {why}", hint=_NOT_AWS_HINT)
 
@@ -157,7 +165,10 @@ def _from_client_error(action: str, response: Mapping[str, Any], text: str) -> G
     answer = response.get("Error", {})
     code = answer.get("Code", "")
     if not code or code.isdigit():  # botocore found no error of AWS in it
-        return _not_aws(action, f"HTTP status {response.get('ResponseMetadata', {}).get('HTTPStatusCode', '?')}")
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if status >= 500 or code.startswith("5"):  # of a gateway, or of AWS's own load balancer
+            return Unreachable(f"{action}: HTTP status {status or code} without an error of AWS", hint=_NOT_AWS_HINT)
+        return _not_aws(action, f"HTTP status {status or '?'}")
     return from_code(action, code, answer.get("Message", text))
 
 
@@ -182,6 +193,9 @@ def translated(action: str) -> Iterator[None]:
         raise UsageError(f"{action}: no region", hint="set region in the --where file") from error
     except exceptions.PaginationError as error:
         raise _not_aws(action, str(error)) from error
+    except exceptions.ParamValidationError as error:
+        hint = "the SDK refuses the request before it is sent: correct this value of the --where file, plan or policy"
+        raise CloudError(f"{action}: {error}", hint=hint) from error
     except exceptions.ProxyConnectionError as error:
         raise CloudError(f"{action}: {error}{_reason(error)}", hint=_PROXY_HINT) from error
     except exceptions.BotoCoreError as error:

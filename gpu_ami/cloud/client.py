@@ -10,6 +10,7 @@ import base64
 import contextlib
 import functools
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from gpu_ami.cloud.place import Place
 
 _POLL_SECONDS = 1.0
-_END_SECONDS = 120.0  # of an outage, that ending instances outlasts
+_OUTAGE_SECONDS = 120.0  # that launching and ending instances outlast
 _FORMER_STATE = {"IncorrectInstanceState", "IncorrectState"}
 _SPOT_STOP = "a Spot Instance of a one-time request cannot be stopped"
 
@@ -114,12 +115,16 @@ class Cloud:
         return self._clients.setdefault(service, client)
 
     def import_key(self, name: str, public_key: str, tags: Mapping[str, str]) -> None:
-        with _translated(f"importing key pair {name}"):
-            self.ec2.import_key_pair(
-                KeyName=name,
-                PublicKeyMaterial=public_key.encode(),
-                TagSpecifications=[{"ResourceType": "key-pair", "Tags": tag_list(tags)}],
-            )
+        try:
+            with _translated(f"importing key pair {name}"):
+                self.ec2.import_key_pair(
+                    KeyName=name,
+                    PublicKeyMaterial=public_key.encode(),
+                    TagSpecifications=[{"ResourceType": "key-pair", "Tags": tag_list(tags)}],
+                )
+        except CloudError as error:
+            if error.code != "InvalidKeyPair.Duplicate" or not aws_errors.was_repeated(error):
+                raise
         self.created(name)
 
     def delete_key(self, name: str) -> None:
@@ -192,7 +197,11 @@ class Cloud:
     def _launch(self, launch: Launch, way: capacity.Way, subnet_id: str) -> list[str]:
         """One attempt: instances that are terminated again where one does not come as far as it is waited for."""
         asked = request(launch, self.place, way, subnet_id, self.ec2)
-        instance_ids = self._consistent([launch.key_name, launch.ami], lambda: self._run_instances(launch, asked))
+        asked["ClientToken"] = uuid.uuid4().hex  # EC2 answers a repeated call with the instances of the first
+        known = [launch.key_name, launch.ami]
+        instance_ids = self._persistent(
+            lambda: self._consistent(known, lambda: self._run_instances(launch, asked)), lambda: launch.is_cancelled
+        )
         for instance_id in instance_ids:
             self.created(instance_id)
             self._ways[instance_id] = way.kind
@@ -259,14 +268,14 @@ class Cloud:
                     raise
             time.sleep(_POLL_SECONDS)
 
-    def _persistent(self, call: Callable[[], None]) -> None:
-        """The call; again while it may succeed later: what is not terminated costs money."""
-        deadline = time.monotonic() + _END_SECONDS
+    def _persistent(self, call: Callable[[], _Answer], cancelled: Callable[[], bool] = lambda: False) -> _Answer:
+        """The call; again while it may succeed later: a launch has been waited for, and what runs on costs money."""
+        deadline = time.monotonic() + _OUTAGE_SECONDS
         while True:
             try:
                 return call()
             except CloudError as error:
-                if not aws_errors.may_pass(error) or time.monotonic() >= deadline:
+                if not aws_errors.may_pass(error) or time.monotonic() >= deadline or cancelled():
                     raise
             time.sleep(_POLL_SECONDS)
 

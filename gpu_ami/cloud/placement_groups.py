@@ -31,8 +31,12 @@ _ENDING_SECONDS = 300.0
 def create(cloud: Cloud, name: str, tags: Mapping[str, str]) -> None:
     """Creates a cluster placement group with its tags. CloudError."""
     specifications: list[TagSpecificationTypeDef] = [{"ResourceType": "placement-group", "Tags": tag_list(tags)}]
-    with aws_errors.translated(f"creating placement group {name}"):
-        cloud.ec2.create_placement_group(GroupName=name, Strategy="cluster", TagSpecifications=specifications)
+    try:
+        with aws_errors.translated(f"creating placement group {name}"):
+            cloud.ec2.create_placement_group(GroupName=name, Strategy="cluster", TagSpecifications=specifications)
+    except CloudError as error:
+        if error.code != "InvalidPlacementGroup.Duplicate" or not aws_errors.was_repeated(error):
+            raise
 
 
 def delete(cloud: Cloud, name: str, seconds: float = _ENDING_SECONDS) -> None:

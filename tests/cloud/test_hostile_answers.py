@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Launch, Place, preflight, resources, runs
+from gpu_ami.cloud import Cloud, Launch, Place, amis, placement_groups, preflight, resources, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import GpuAmiError, Unreachable
 from gpu_ami.plan import resolve_source_ami
@@ -32,6 +32,7 @@ class Scripted:
     def __init__(self) -> None:
         self.answers: dict[str, Answer | list[Answer]] = {}  # of a list one after the other, the last for ever
         self.calls: list[str] = []
+        self.tokens: list[str] = []  # of calls that have one
         scripted = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -39,6 +40,7 @@ class Scripted:
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 action = form.get("Action", [""])[0]
                 scripted.calls.append(action)
+                scripted.tokens += form.get("ClientToken", [])
                 found = scripted.answers.get(action) or scripted.answers[""]
                 if isinstance(found, list):
                     found = found.pop(0) if len(found) > 1 else found[0]
@@ -71,6 +73,7 @@ def endpoint() -> Iterator[Scripted]:
 @pytest.fixture
 def api(endpoint: Scripted, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     monkeypatch.setattr("time.sleep", lambda _: None)  # between botocore's attempts
+    monkeypatch.setattr("gpu_ami.cloud.client._OUTAGE_SECONDS", 0.5)
     endpoint.answers.clear()
     return endpoint
 
@@ -240,6 +243,9 @@ PASSING = {
     "Unavailable": refusal("Unavailable", 503),
     "RequestLimitExceeded": refusal("RequestLimitExceeded", 503),
     "a reset": (0, ""),
+    "a gateway's 502": (502, "<html><body>Bad Gateway</body></html>"),
+    "a gateway's 503": (503, "upstream connect error"),
+    "a gateway's 504": (504, ""),
 }
 
 
@@ -255,8 +261,39 @@ def test_machines_are_ended_after_an_outage(case: str, api: Scripted) -> None:
     api.cloud.terminate(["i-1"])
 
 
-def test_an_outage_without_an_end_is_an_error(api: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_ami.cloud.client._END_SECONDS", 0.2)
+@pytest.mark.parametrize("case", PASSING)
+def test_a_launch_is_repeated_with_the_same_token(case: str, api: Scripted) -> None:
+    """EC2 launches nothing twice for one token: the answer to an earlier call may have been lost."""
+    launched = answer("RunInstances", "<instancesSet><item><instanceId>i-1</instanceId></item></instancesSet>")
+    api.answers["RunInstances"] = [*[PASSING[case]] * 8, launched]
+    api.tokens.clear()
+    assert api.cloud.launch(LAUNCH) == "i-1"
+    assert len(api.tokens) > 1 and len(set(api.tokens)) == 1
+
+
+REPEATED = {
+    "ImportKeyPair": ("InvalidKeyPair.Duplicate", lambda cloud: cloud.import_key("k", "ssh-ed25519 AAAA", {})),
+    "CreatePlacementGroup": ("InvalidPlacementGroup.Duplicate", lambda cloud: placement_groups.create(cloud, "g", {})),
+    "CreateImage": ("InvalidAMIName.Duplicate", lambda cloud: amis.create(cloud, "i-1", "name", {}, "", 5)),
+}
+
+
+@pytest.mark.parametrize("action", REPEATED)
+def test_a_lost_answer_is_no_duplicate(action: str, api: Scripted) -> None:
+    code, call = REPEATED[action]
+    image = "<imageId>ami-1</imageId><imageState>available</imageState><blockDeviceMapping/>"
+    api.answers |= {
+        "DescribeImages": answer("DescribeImages", f"<imagesSet><item>{image}</item></imagesSet>"),
+        "CreateTags": answer("CreateTags", "<return>true</return>"),
+        action: [PASSING["a reset"], refusal(code)],
+    }
+    cloud = Cloud(api.cloud.place)  # with botocore's whole budget of retries
+    call(cloud)
+    api.answers[action] = refusal(code)
+    assert failure(lambda: call(cloud)).code == code
+
+
+def test_an_outage_without_an_end_is_an_error(api: Scripted) -> None:
     api.answers["DescribeInstances"] = api.answers["TerminateInstances"] = PASSING["InternalError"]
     for call in (lambda: api.cloud.wait_for_state("i-1", "running", 0.2), lambda: api.cloud.terminate(["i-1"])):
         error = failure(call)
