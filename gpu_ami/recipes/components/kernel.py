@@ -9,10 +9,15 @@ from gpu_ami.recipes.rules import NO_KEYS, Assignment, Component, ResolveContext
 from validator.plan_document import Kernel
 
 
-def kernel_section(system: Row, series: str, architecture: str) -> Kernel:
-    """Packages of a kernel series on an operating system. `headers` may contain {release}: the output of `uname -r`."""
+def kernel_section(system: Row, series: str, architecture: str, *, is_fixed: bool = False) -> Kernel:
+    """Packages of a kernel series on an operating system. `headers` may contain {release}: the output of `uname -r`.
+
+    is_fixed: the image stays on the series, also where the system's own package has gone on to another one.
+    """
     rows = system["kernel_packages"]
     row, deb = rows.get(series) or rows["default"], ARCHITECTURES[architecture].deb
+    if is_fixed:
+        row = {**row, **row.get("fixed", {})}
     return {
         "version": series,
         "package": row["package"].replace("{deb}", deb),
@@ -22,11 +27,13 @@ def kernel_section(system: Row, series: str, architecture: str) -> Kernel:
 
 
 def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> Kernel:
-    section = kernel_section(context.os, context.kernel, context.values["architecture"])
+    is_named = "version" in context.section("kernel") and not context.base_kernel
+    section = kernel_section(context.os, context.kernel, context.values["architecture"], is_fixed=is_named)
     followed = [series for series in context.followed_kernels if _all_build(replace(context, series=series), versions)]
     if len(followed) > 1:
         section["follows"] = followed
-    if not context.base_kernel and context.kernel not in context.installable_kernels:
+    stays = "fixed" in context.kernel_packages(context.kernel)
+    if not context.base_kernel and context.kernel not in context.installable_kernels and not stays:
         _note_series_of_older_amis(context, section["package"], sources)
     if context.series:
         _note_other_series(context, versions, sources)

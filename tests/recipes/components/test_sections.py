@@ -171,3 +171,21 @@ def test_gpu_without_known_clocks_is_noted() -> None:
     section = sections(context("tuning: {}", types="p6-b200.48xlarge"), {}, sources)["tuning"]
     assert section["clocks"] == {}
     assert sources.notes == ["not established: the highest application clocks of NVIDIA B200; they are not set"]
+
+
+@pytest.mark.parametrize(
+    ("os", "series", "named", "package"),
+    [
+        # Indexes of noble-updates and jammy-updates of 2026-11-26: linux-image-aws has gone on to 7.0 and 6.8.
+        ("ubuntu2404", "6.17", True, "linux-image-aws-6.17"),
+        ("ubuntu2404", "6.17", False, "linux-image-aws"),
+        ("ubuntu2404", "6.8", True, "linux-image-aws-lts-24.04"),
+        ("ubuntu2404", "7.0", True, "linux-image-aws"),
+        ("ubuntu2204", "5.15", True, "linux-image-aws-lts-22.04"),
+        ("ubuntu2204", "6.8", True, "linux-image-aws"),
+    ],
+)
+def test_series_that_a_recipe_names_stays(os: str, series: str, named: bool, package: str) -> None:
+    section = kernel.kernel_section(FACTS.operating_systems[os], series, "x86_64", is_fixed=named)
+    assert section["package"] == package and package in section["hold"]
+    assert section["headers"] == "linux-headers-{release}"
