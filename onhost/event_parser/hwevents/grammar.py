@@ -75,6 +75,16 @@ _BEGINNING = re.compile(
     r"Contained|Uncontained|Timeout |GSP |Error status|errorString|MMU Fault|Reset|RC watchdog|Class Error|Illegal Class|"
     r"FAULT_|ESR |[A-Z][A-Z0-9_/]+(?: +[A-Z_]+)? +(?:Fatal|Nonfatal) |[0-9a-f]{4,8}[ (]"
 )
+# The kernel puts the name of a process at the begin of some records, and a process may call itself `NVRM: Xid: 79,a`
+# (prctl(2), PR_SET_NAME: 15 bytes; the rest is the kernel's): `%s[%d]: segfault at …` (arch/x86/mm/fault.c), `%s[%d]: unhandled
+# exception` (arch/arm64), `%s/%d: potentially unexpected fatal signal` (kernel/signal.c), `%s invoked oom-killer` (mm/oom_kill.c),
+# `%s: page allocation failure` (mm/page_alloc.c), `%s (%d) used greatest stack depth` (kernel/exit.c), `%s (%d): drop_caches`.
+_FORGED = ("NVRM:", "NEURON_HW_ERR=")
+_OF_A_PROCESS = re.compile(
+    r"(?:\\x[0-9a-f]{2}|.){5,15}?(?:\[\d{1,10}\][:\s]|\s?\(\d{1,10}\)[:\s]|/\d{1,10}: |\sinvoked oom-killer: |"
+    r": page allocation (?:failure|stalls)|: attempt to access beyond end)",
+    re.DOTALL | re.ASCII,
+)
 MESSAGE_LIMIT = 4096
 _NAME_LIMIT = 256  # the driver prints at most some 100 characters of a process name
 
@@ -216,8 +226,15 @@ def _sxid(match: "re.Match[str]", paged: bool) -> Union[Sxid, Broken]:
     )
 
 
+def is_of_driver(text: str) -> bool:
+    """Whether the driver printed this record with its tag: it begins with it, and it is not the name of a process."""
+    return text.startswith("NVRM:") and _OF_A_PROCESS.match(text) is None
+
+
 def parse(text: str) -> Optional[Fact]:
-    """The fact that this record states; None for most lines and for every quotation."""
+    """The fact that this record states; None for most lines, for every quotation and for names of processes."""
+    if text.startswith(_FORGED) and _OF_A_PROCESS.match(text):
+        return None
     if text.startswith("NVRM:"):
         return _parse_nvrm(text.replace("#012", "\\x0a") if "#012" in text else text)  # so rsyslog writes a line feed
     if "SXid" in text or text.startswith(("nvswitch", "nvidia-nvswitch")):

@@ -14,7 +14,7 @@ from . import VERSION, details, emf, kmsg
 from .catalogue import Catalogue
 from .environment import read_boot_id, read_driver, read_instance, read_node_name, read_ports
 from .event import Builder, Moment
-from .grammar import Broken, Lost, Sxid, Xid, parse
+from .grammar import Broken, Lost, Sxid, Xid, is_of_driver, parse
 from .initialisation import InitFailure
 from .neuron import NeuronError
 from .notify import Notifier, watchdog_seconds
@@ -224,7 +224,7 @@ class Service:
         fact = parse(record.text)
         kernel = record.facility == kmsg.KERNEL_FACILITY
         if record.seq > self.raw_seq and (kernel or isinstance(fact, (Xid, Sxid, Lost, NeuronError, InitFailure))):
-            if "NVRM:" in record.text or isinstance(fact, (Sxid, NeuronError, InitFailure)):
+            if is_of_driver(record.text) or isinstance(fact, (Sxid, NeuronError, InitFailure)):
                 raw_lines.append(kmsg.to_raw_line(record, isinstance(fact, (Lost, InitFailure))))
         if isinstance(fact, Broken):
             self.counts["malformed"] += 1

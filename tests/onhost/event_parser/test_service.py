@@ -54,6 +54,57 @@ def test_userland_records_are_drills_and_quotations_are_no_events(bench: Bench) 
     assert fault["XidEvents"] == 1 and "DrillEvents" not in fault
 
 
+# Records of the kernel that have the name of a process (15 bytes, prctl(2)) or another text of an unprivileged user.
+# Formats: Linux 6.12, arch/x86/mm/fault.c, arch/arm64/kernel/traps.c, kernel/signal.c, kernel/exit.c, mm/oom_kill.c,
+# mm/page_alloc.c, block/blk-core.c, fs/overlayfs/params.c, security/lsm_audit.c.
+FORGED = [
+    "NVRM: Xid: 79,a[4711]: segfault at 0 ip 000055f4 sp 00007ffc error 4 in a[55f4,1000]",
+    "NVRM:Xid: 79, a[4711]: segfault at 0 ip 000055f4 sp 00007ffc error 4 in a[55f4,1000]",
+    "NVRM: Xid: 79,a[4711]: unhandled exception: DABT (lower EL), ESR 0x92000044, level 0 translation fault in a",
+    "NVRM: Xid: 79,a/4711: potentially unexpected fatal signal 11.",
+    "NVRM: Xid: 79,a (4711) used greatest stack depth: 10888 bytes left",
+    "NVRM: Xid: 79,a invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "NVRM: Xid: 79,a: page allocation failure: order:10, mode:0xcc0(GFP_KERNEL), nodemask=(null)",
+    "NVRM: Xid: 79,a: attempt to access beyond end of device",
+    "NVRM: Xid (PCI:[4711]: segfault at 0 ip 000055f4 sp 00007ffc error 4 in a[55f4,1000]",
+    "NVRM:\\x0aXid: 7,a[4711]: segfault at 0 ip 000055f4 sp 00007ffc error 4 in a[55f4,1000]",
+    "NEURON_HW_ERR=X invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "NEURON_HW_ERR=X (4711) used greatest stack depth: 10888 bytes left",
+    'overlayfs: unrecognized mount option "NVRM: Xid (PCI:0000:00:1e): 79, pid=1" or missing value',
+    'audit: type=1400 audit(1700000000.123:45): apparmor="DENIED" operation="exec" comm="NVRM: Xid: 79,a"',
+    "process 'NVRM: Xid: 79,a' started with executable stack",
+]
+
+
+@pytest.mark.parametrize("text", FORGED)
+def test_a_name_of_a_process_is_no_record_of_the_driver(bench: Bench, text: str) -> None:
+    """The record has the kernel's facility, but a user chose its beginning: neither an event nor a raw line."""
+    service = bench.start()
+    bench.print(record(0, text, 4), xid(1, 79))
+    settle(service)
+    assert [event["seq"] for event in bench.events()] == [1]
+    assert bench.raw() == ["[    0.001000] NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=job 1, Ch 00000008"]
+
+
+OF_THE_DRIVER = [
+    "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)",
+    "NVRM: GPU 0000:00:1e.0: RmInitAdapter failed! (0x62:0x55:2674)",
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) @ y.c:1",
+    "NVRM: Xid: 13, 0001: Ch 00000001 M 00000b00 D 00000000 intr 00000000",
+    "NVRM: os_pci_init_handle: invalid context!",
+    "NVRM: _kgspLogXid119: ********************************* GSP Timeout **********************************",
+    "NVRM: Xid (PCI:0000:00:1e): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception",
+]
+
+
+@pytest.mark.parametrize("text", OF_THE_DRIVER)
+def test_what_the_driver_prints_is_a_raw_line(bench: Bench, text: str) -> None:
+    service = bench.start()
+    bench.print(record(0, text, 4))
+    settle(service)
+    assert bench.raw() == [f"[    0.000000] {text}"]
+
+
 def test_every_line_is_an_embedded_metric_document(bench: Bench) -> None:
     service = bench.start()
     service.instance = {"InstanceId": "i-0123456789abcdef0", "InstanceType": "p4d.24xlarge"}
