@@ -9,7 +9,7 @@ other lines show.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import ModuleType
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 _PART = (b"____", b"****", b"*** ", b"====", b"----", b"==> ", b"-- ", b"####")
 _KNOWN = 200000
 _COMPARED = 500
+_COMPARED_NEAR = 8  # of the lines of one text in one second
 _BOOTS = 64
 _UNKNOWN_S = 1e9
 _ZONE_STEP_S, _ZONE_MOST_S = 900, 14.5 * 3600
@@ -60,16 +61,78 @@ class _Known:
     text: str
     is_cut: bool
     parts: set[tuple[Any, ...]] = field(default_factory=set)
+    by_uptime: bool = False  # whether it is found by this clock
+    by_wall: bool = False
 
 
 @dataclass
 class _Place:
-    """The known lines of one fault: of a GPU and a code. moments: (part, text, exact moment) → its line."""
+    """The known lines of one fault: of a GPU and a code. moments: (part, text, exact moment) → its line.
+
+    A storm has many thousands: `near` finds those that a line of another part may be, by text and time.
+    """
 
     known: list[_Known] = field(default_factory=list)
     parts: set[tuple[Any, ...]] = field(default_factory=set)
     has_cut: bool = False
     moments: dict[tuple[Any, ...], _Known] = field(default_factory=dict)
+    _rows: dict[tuple[Any, ...], list[_Known]] = field(default_factory=dict)
+    _starts: dict[tuple[Any, ...], int] = field(default_factory=dict)
+
+    def index(self, line: _Known, *, is_new: bool = True) -> None:
+        """Remembers a line by its text and its clocks; again when it got another clock (is_new: False)."""
+        when = line.when
+        keys: list[tuple[Any, ...]] = [("text", line.text)] if is_new else []
+        if when.uptime is not None and not line.by_uptime:
+            keys += [("exact", line.text, round(when.uptime * 1e6)), ("uptime", line.text, int(when.uptime))]
+            line.by_uptime = True
+        if when.wall is not None and not line.by_wall:
+            keys.append(("wall", line.text, int(_in_one_year(when.wall.seconds)) % _ZONE_STEP_S))
+            line.by_wall = True
+        for key in keys:
+            self._rows.setdefault(key, []).append(line)
+
+    def near(self, text: str, when: When, boots: Sequence[Wall]) -> Iterator[_Known]:
+        """Lines of this text that may be one of another part at this time, the likeliest first.
+
+        boots: times of boots, for lines of which one has an uptime alone and the other a wall clock alone.
+        """
+        if when.uptime is not None:
+            yield from self._rows.get(("exact", text, round(when.uptime * 1e6)), ())
+        for key in _keys_near(text, when, boots):
+            yield from self._unmatched(key, when.part)
+        yield from self._unmatched(("text", text), when.part)  # in their order, where no clock is common to both
+
+    def _unmatched(self, key: tuple[Any, ...], part: tuple[Any, ...]) -> Sequence[_Known]:
+        """Lines that the part has not shown yet. Parts repeat lines in one order: those in front stay matched."""
+        rows = self._rows.get(key)
+        if not rows:
+            return ()
+        start = self._starts.get((key, part), 0)
+        while start < len(rows) and part in rows[start].parts:
+            start += 1
+        self._starts[key, part] = start
+        return rows[start : start + _COMPARED_NEAR]
+
+
+def _keys_near(text: str, when: When, boots: Sequence[Wall]) -> Iterator[tuple[Any, ...]]:
+    uptimes, walls = [], []  # type: list[tuple[float, float]], list[tuple[float, float]]
+    if when.uptime is not None:
+        early = when.uptime < _EARLY_BOOT_S + _EARLY_TOLERANCE_S
+        uptimes.append((when.uptime, _EARLY_TOLERANCE_S if early else _UPTIME_TOLERANCE_S))
+        walls += [(boot.seconds + when.uptime, _SAME_BOOT_S + 1) for boot in boots if when.wall is None]
+    if when.wall is not None:
+        walls.append((when.wall.seconds, _DMESG_TOLERANCE_S))
+        for boot in boots if when.uptime is None else ():
+            uptimes.append((_in_one_year(when.wall.seconds) - _in_one_year(boot.seconds), _SAME_BOOT_S + 1))
+    for seconds, tolerance in uptimes:
+        yield from (
+            ("uptime", text, second) for second in range(int(seconds - tolerance), int(seconds + tolerance) + 1)
+        )
+    for seconds, tolerance in walls:
+        middle = _in_one_year(seconds)
+        for second in range(int(middle - tolerance), int(middle + tolerance) + 1):
+            yield "wall", text, second % _ZONE_STEP_S
 
 
 class Repeats:
@@ -82,7 +145,7 @@ class Repeats:
         self._grammar = grammar
         self._lines: dict[tuple[Any, ...], _Place] = {}
         self._has_own_log = False
-        self._events: dict[tuple[Any, ...], list[_Known]] = {}
+        self._events: dict[tuple[Any, ...], _Place] = {}
         self._count = 0
         self._member = self._heading = 0
         self._clocks: dict[tuple[Any, ...], tuple[int, float]] = {}
@@ -131,22 +194,28 @@ class Repeats:
         # By the GPU alone: an attempt's first lines may be missing in one of the logs, and name another code.
         key = (kind, event.get("pci"), "" if kind in _TOLERANCES_S else code)
         text = "" if kind in _TOLERANCES_S else " ".join(str(event.get("message", "")).split())
-        known = self._events.setdefault(key, [])
+        place = self._events.setdefault(key, _Place())
+        is_cut = "incomplete" in event
         tolerance = _TOLERANCES_S.get(kind, 0.0)
         # Without a log of our own there is nothing that the comparison of lines has not seen.
-        for other in () if from_text and not tolerance and not self._has_own_log else reversed(known[-_COMPARED:]):
+        candidates: Iterable[_Known] = reversed(place.known[-_COMPARED:])
+        if not (tolerance or is_cut or place.has_cut):
+            candidates = place.near(text, when, self._boots)
+        for other in () if from_text and not tolerance and not self._has_own_log else candidates:
             # Lines of text were compared before, by more than the event has.
             if from_text and not tolerance and not any(part[0] == "own" for part in other.parts):
                 continue
-            if (when.part not in other.parts or _same_moment(other.when, when)) and _same_text(
-                other, text, "incomplete" in event
-            ):
+            if (when.part not in other.parts or _same_moment(other.when, when)) and _same_text(other, text, is_cut):
                 distance = self._distance(other.when, when, tolerance)
                 if distance is not None:
                     other.parts.add(when.part)
                     _merge(other.when, when)
+                    place.index(other, is_new=False)
                     return True
-        self._add(known, _Known(when, text, "incomplete" in event, {when.part}))
+        line = _Known(when, text, is_cut, {when.part})
+        place.has_cut = place.has_cut or is_cut
+        if self._add(place.known, line):
+            place.index(line)
         return False
 
     def _match(self, key: tuple[Any, ...], text: str, is_cut: bool, when: When) -> bool:
@@ -161,7 +230,14 @@ class Repeats:
                 return True
             return self._is_new_line(place, moment, _Known(when, text, is_cut, {when.part}))
         best: tuple[float, _Known] | None = None
-        for other in reversed(place.known[-_COMPARED:]):
+        candidates: Iterable[_Known] = reversed(place.known[-_COMPARED:])
+        in_order = not (is_cut or place.has_cut)
+        if in_order:
+            candidates = place.near(text, when, self._boots)
+        for other in candidates:
+            # Of equal texts within the tolerance each part's first is the first: the closest would leave one over.
+            if best is not None and in_order:
+                break
             if not _same_text(other, text, is_cut) or (when.part in other.parts and not _same_moment(other.when, when)):
                 continue
             distance = self._distance(other.when, when)
@@ -172,12 +248,14 @@ class Repeats:
         place.parts.add(when.part)
         best[1].parts.add(when.part)
         _merge(best[1].when, when)
+        place.index(best[1], is_new=False)
         self._learn_from(best[1].when)
         return True
 
     def _is_new_line(self, place: _Place, moment: tuple[Any, ...] | None, line: _Known) -> bool:
         """Remembers a line that was not read before: False."""
-        self._add(place.known, line)
+        if self._add(place.known, line):
+            place.index(line)
         place.parts |= line.parts
         place.has_cut = place.has_cut or line.is_cut
         if moment is not None and len(place.moments) < _KNOWN:
@@ -185,10 +263,12 @@ class Repeats:
         self._learn_from(line.when)
         return False
 
-    def _add(self, known: list[_Known], one: _Known) -> None:
-        if self._count < _KNOWN:
-            self._count += 1
-            known.append(one)
+    def _add(self, known: list[_Known], one: _Known) -> bool:
+        if self._count >= _KNOWN:
+            return False
+        self._count += 1
+        known.append(one)
+        return True
 
     def _distance(self, one: When, other: When, tolerance: float = 0.0) -> float | None:
         """Seconds between two lines that may be the same one; None: they are not."""

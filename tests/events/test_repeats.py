@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,45 @@ def test_failed_initialisation_in_bundle_and_report_is_one_event(
     for members in ((own, dmesg, journal), (journal, own), (dmesg, journal, own)):
         events, _ = read(tmp_path / "log", tar(**{f"m{i}": text for i, text in enumerate(members)}), capsys)
         assert len(events) == 1, members
+
+
+def _clock(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+STYLES: dict[str, Callable[[float, str], str]] = {
+    "dmesg": lambda seconds, text: f"[{seconds:12.6f}] {text}",
+    "syslog, uptime": lambda seconds, text: f"Jun 10 {_clock(seconds + 36000)} gpu kernel: [{seconds:12.6f}] {text}",
+    "syslog": lambda seconds, text: f"Jun 10 {_clock(seconds + 36000)} gpu kernel: {text}",
+    "dmesg -T": lambda seconds, text: f"[Wed Jun 10 {_clock(seconds + 36001)} 2026] {text}",
+    "another zone": lambda seconds, text: (
+        f"2026-06-10T{_clock(seconds + 43200)}.{round(seconds * 1e6) % 1000000:06d}+02:00 gpu kernel: {text}"
+    ),
+}
+
+
+def _storm(style: str, first: int = 0, texts: int = 7) -> str:
+    rows = ((1000 + number * 0.011, 0x18 + number % 2, number % texts) for number in range(1300))
+    lines = [
+        STYLES[style](seconds, f"NVRM: Xid (PCI:0000:{bus:02x}:00): 95, pid={4000 + text}, name=p, Ch {text:08x}")
+        for seconds, bus, text in rows
+    ]
+    return "\n".join(lines[first:]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "first", "texts"),
+    [
+        ("dmesg", "syslog, uptime", 0, 7), ("syslog, uptime", "dmesg", 900, 1), ("dmesg", "syslog", 0, 7),
+        ("syslog", "another zone", 0, 7), ("syslog, uptime", "dmesg -T", 0, 1), ("dmesg -T", "syslog", 0, 7),
+        ("another zone", "dmesg -T", 0, 1),
+    ],
+)  # fmt: skip
+def test_storm_in_two_logs_counts_once(
+    one: str, other: str, first: int, texts: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of more lines than one compares: by text and time. first: of the other log, which was rotated."""
+    content = tar(a__log=_storm(one, 0, texts), b__log=_storm(other, first, texts))
+    events, left_out = read(tmp_path / "a.tar", content, capsys)
+    assert len(events) == 1300 and [row["count"] for row in left_out["lines"]] == [1300 - first]
