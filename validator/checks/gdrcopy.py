@@ -85,6 +85,14 @@ def test_sanity_passes(host: Any, plan: PlanDocument, machine: MachineUnderTest,
     counted = re.search(r"^Total: (\d+), Passed: (\d+), Failed: (\d+)", done.stdout, re.MULTILINE)
     observe(counted[0] if counted else done.stdout[-200:], "Failed: 0")
     if done.rc != 0 or not counted or int(counted[2]) == 0 or int(counted[3]):
-        observe.fail(
-            f"{_SANITY} exited with status {done.rc}: {(done.stdout + done.stderr).strip()[-300:] or 'no output'}"
-        )
+        observe.fail(f"{_SANITY} exited with status {done.rc}: {_said(done.stdout, done.stderr)}")
+
+
+def _said(stdout: str, stderr: str) -> str:
+    """The counts with the names of the failed tests, then its errors; else what it printed last."""
+    counted = re.search(r"^Total: \d+, Passed: \d+, Failed: \d+.*$", stdout, re.MULTILINE)
+    if not counted:
+        return (stdout + stderr).strip()[-300:] or "no output"
+    listed = re.search(r"^List of failed tests:\s*\n((?:[ \t]+\S.*\n?)+)", stdout, re.MULTILINE)
+    failed = f"; failed: {', '.join(listed[1].split())}" if listed else ""
+    return f"{counted[0].strip()}{failed}{'; ' if stderr.strip() else ''}{stderr.strip()[:200]}"
