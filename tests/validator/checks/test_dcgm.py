@@ -121,7 +121,31 @@ def diagnosed(status: str = "Pass", **more: Any) -> str:
 
 XID = [{"error_id": 97, "warning": "GPU 1 had an uncorrectable memory error"}]
 SKIPPED = diagnosed().replace('"gpu_id": "0", "status": "Pass"', '"gpu_id": "0", "status": "Skip"')
+# DCGM 4.5.3 where persistence mode is off, of public test data and a SageMaker HyperPod node: every other test passes.
+PERSISTENCE = {"error_category": 8, "error_id": 29, "error_severity": 5, "warning": "Persistence Mode: is disabled."}
+WITHOUT_PERSISTENCE = json.dumps(
+    {
+        "DCGM Diagnostic": {
+            "test_categories": [
+                {
+                    "category": "Deployment",
+                    "tests": [
+                        {
+                            "name": "software", "test_summary": {"status": "Fail"},
+                            "results": [
+                                {"entity_group": "GPU", "entity_id": 0, "status": "Fail", "warnings": [PERSISTENCE]}
+                            ],
+                        }
+                    ],
+                },
+                {"category": "Hardware", "tests": [{"name": "memory", "results": [{"status": "Pass"}]}]},
+            ]
+        },
+        "metadata": {"version": "4.5.3", "Driver Version Detected": "580.126.09"},
+    }
+)  # fmt: skip
 DIAGNOSTICS = [
+    ((226, WITHOUT_PERSISTENCE), "FAIL", "dcgmi diag -r 2: software (GPU 0): Fail: Persistence Mode: is disabled."),
     (diagnosed(), "PASS", ""),
     (diagnosed("Fail", warnings=XID), "FAIL", "memory (GPU 1): Fail: GPU 1 had an uncorrectable memory error"),
     (diagnosed("Warn", warnings=["retired pages"]), "FAIL", "dcgmi diag -r 2: memory (GPU 1): Warn: retired pages"),
