@@ -138,7 +138,9 @@ def unread(tree: Any, configs: Sequence[Row], commands: str) -> List[str]:
 
 def startup_files(tree: Any) -> List[str]:
     """What a boot runs that may configure the agent: user data, cloud-init's own scripts and settings, units, cron."""
-    paths = tree.glob("/var/lib/cloud/instance/user-data.txt") + tree.glob("/var/lib/cloud/instance/scripts/*")
+    paths: List[str] = tree.glob("/var/lib/cloud/instance/user-data.txt") + tree.glob(
+        "/var/lib/cloud/instance/scripts/*"
+    )
     paths += tree.glob("/var/lib/cloud/scripts/per-*/*") + tree.glob("/etc/cloud/cloud.cfg.d/*.cfg")
     return paths + [path for pattern in STARTERS for path in tree.glob(pattern)]
 

@@ -14,6 +14,8 @@ import pytest
 
 from validator.file_account import NotTaken, find_base, plan_variables
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
+from validator.plan import OBSERVED
+from validator.plan_document import PlanDocument
 from validator.probes import (
     Declared,
     Entry,
@@ -565,13 +567,28 @@ def test_kernel_command_line_is_safe(host: Any, observe: Observe) -> None:
     observe.nothing([option for option in options if base_ami.is_unsafe_option(option)], "kernel options")
 
 
-def test_listeners_are_known(host: Any, observe: Observe) -> None:
-    """Every process that listens on a socket is part of the system or of a planned component."""
+def test_listeners_are_known(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """Every process that listens on a socket is part of the system or of a planned component.
+
+    Of an image as found, which plans nothing, it may be any service of the image's.
+    """
     shown = host.run("PATH=$PATH:/usr/sbin:/sbin ss -Hltunp")
     if shown.rc != 0:
         unproven(f"ss cannot list sockets: {shown.stderr.strip() or 'not installed'}")
     rows = [line.split() for line in _lines(shown.stdout)]
     listeners = {(row[4], name) for row in rows if len(row) > 5 for name in re.findall(r'\("([^"]+)"', row[-1])}
-    unknown = sorted(f"{name} on {address}" for address, name in listeners if name not in footprints.LISTENERS)
+    of_services = _of_services(host, rows) if plan.get("origin") == OBSERVED else set()
+    known = {*footprints.LISTENERS, *of_services}
+    unknown = sorted(f"{name} on {address}" for address, name in listeners if name not in known)
     observe(sorted({name for _, name in listeners}), "known programs")
     observe.nothing(unknown, "listening programs that are not known")
+
+
+def _of_services(host: Any, rows: list[list[str]]) -> set[str]:
+    """Names of listening processes that systemd started as services, or a container engine as containers."""
+    named = {(pid, name) for row in rows if len(row) > 5 for name, pid in re.findall(r'\("([^"]+)",pid=(\d+)', row[-1])}
+    shown = (
+        host.run(f"grep -Hs . {' '.join(f'/proc/{pid}/cgroup' for pid, _ in sorted(named))}").stdout if named else ""
+    )
+    started = set(re.findall(r"(?m)^/proc/(\d+)/cgroup:\S*/system\.slice/\S+\.(?:service|scope)", shown))
+    return {name for pid, name in named if pid in started}

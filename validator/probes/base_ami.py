@@ -91,7 +91,7 @@ def is_unsafe_option(word: str) -> bool:
 
 
 def is_harmless_mask(unit: str, family: str) -> bool:
-    """family: the plan's node family; "ec2" for a machine of its own."""
+    """family: the plan's node family; "ec2" for a machine of its own, anything else for one that others set up."""
     if unit in _LOCAL_BASE_MASKS:
         return True
     if family != "ec2":

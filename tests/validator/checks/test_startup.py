@@ -184,6 +184,15 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("unit", "verdict"), [("apt-daily.timer", "PASS"), ("cloud-final.service", "FAIL"), ("ssh.service", "FAIL")]
+)
+def test_image_as_found_may_mask_what_no_boot_needs(judge: Judge, unit: str, verdict: str) -> None:
+    table = {"find*": f"/etc/systemd/system/{unit}\n", "readlink*": "", "ls*": ""}
+    observed = as_plan(PLAN | {"origin": "observed", "node": {"family": "ec2"}})
+    assert judge(startup.test_no_unit_is_masked, table, plan=observed).verdict == verdict
+
+
 @pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
 def test_startup(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
     judgement = judge(check, table, plan=as_plan({**PLAN, "node": {"family": "ec2"}}))
