@@ -112,6 +112,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def _compare_host(args: argparse.Namespace, verified: Any, findings: Any) -> None:
     import tempfile
 
+    from gpu_ami import observe
     from gpu_ami.files import data_dir
     from gpu_ami.release import verification_host
     from gpu_ami.validate import hosts
@@ -121,6 +122,7 @@ def _compare_host(args: argparse.Namespace, verified: Any, findings: Any) -> Non
     with tempfile.TemporaryDirectory(prefix="gpu-ami-site-") as folder:  # only what was signed explains a file
         folders = [*verified.write_site(Path(folder)), data_dir("roles")]
         verification_host.compare(verified, verification_host.take(target), folders, findings)
+    verification_host.compare_components(verified, observe.read_host(target, wait=False), findings)
 
 
 def _folder(args: argparse.Namespace, ami: str) -> Path:

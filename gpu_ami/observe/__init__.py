@@ -19,7 +19,7 @@ from gpu_ami.observe.nearest import (
     nearest_recipe,
     observed_plan,
 )
-from gpu_ami.observe.observation import OBSERVATION_FILE, Found, Observation, load
+from gpu_ami.observe.observation import OBSERVATION_FILE, Found, Observation, load, same
 from gpu_ami.observe.page import text
 from gpu_ami.observe.reading import read_files, read_host, read_local, request
 
@@ -44,5 +44,6 @@ __all__ = [
     "read_host",
     "read_local",
     "request",
+    "same",
     "text",
 ]

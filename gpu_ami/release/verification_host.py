@@ -1,4 +1,4 @@
-"""Compares a running machine with the certified inventory: its files, packages and accounts.
+"""Compares a running machine with the certificate: its files, packages and accounts, and the components that run.
 
 A path of the certified image may have changed only as a first boot changes it; a new path needs a rule of the file
 account or a role's declaration (docs/file-account.md). The machine itself lists its files: root on it can lie.
@@ -20,6 +20,7 @@ from validator.probes import bill_of_materials
 from validator.transport import TransportFault
 
 if TYPE_CHECKING:
+    from gpu_ami.observe import Observation
     from gpu_ami.release.verification import Verified
     from validator.transport import Target
 
@@ -144,3 +145,37 @@ def compare_materials(verified: Verified, installed: set[str], findings: Finding
 
 def _is_package(name: str) -> bool:
     return name.startswith("package ")
+
+
+# Components whose version in a plan is not one of a file or a package.
+_NOT_BY_VERSION = ("neuron", "node_eks", "node_ecs", "node_parallelcluster", "node_dlami")
+
+
+def compare_components(verified: Verified, observation: Observation, findings: Findings) -> None:
+    """Refuses a machine on which a source of a component names another version than the certified plan.
+
+    What is loaded, and what libraries and programs say of themselves, is in no inventory: a driver that was replaced
+    and put back still runs.
+    """
+    from gpu_ami.observe import same
+
+    plan = verified.report.plan
+    lines, judged = [], []
+    for name, found in observation.found.items():
+        section = plan.get(name)
+        version = str(section.get("version", "")) if isinstance(section, Mapping) else ""
+        if not version or name in _NOT_BY_VERSION or "driver_branches" in plan:
+            continue
+        judged.append(found.label)
+        lines += [
+            f"{found.label} by its {source}: expected {version}, got {', '.join(versions)}"
+            for source, versions in found.by_source.items()
+            if versions and not any(same(version, one) for one in versions)
+        ]
+    if lines:
+        hint = "restart the machine, or replace it by one that is launched from the certified AMI"
+        findings.refuse("other-components", "; ".join(lines[:_SHOWN]), hint)
+    elif judged:
+        findings.hold("components", f"{', '.join(judged)}: every source names the planned version")
+    else:
+        findings.skip("components", "no component of the certified plan was observed on the host")

@@ -7,10 +7,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpu_ami import cli
+from gpu_ami import cli, observe
 from gpu_ami.release import verification_host
 from tests.release import examples
 from validator.file_account import read
@@ -79,6 +80,7 @@ def test_a_footprint_laid_beside_the_certificate_explains_no_backdoor(
     laid.write_text('files:\n  - {path: /usr/bin/backdoor, mode: "4755"}\n')
     monkeypatch.setattr(verification_host, "take", lambda _target: read(examples.inventory(examples.SMI, BACKDOOR)))
     monkeypatch.setattr(verification_host, "take_materials", lambda _target: set())
+    monkeypatch.setattr(observe, "read_host", lambda _target, **_options: SimpleNamespace(found={}))
     assert cli.main(["verify", str(folder), *WORDS, "--host", "admin@10.0.0.7"]) == 6
     printed = capsys.readouterr().out
     assert "/usr/bin/backdoor (new" in printed

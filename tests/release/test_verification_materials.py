@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpu_ami import observe
 from gpu_ami.errors import MachineError
+from gpu_ami.recipes.components import components
 from gpu_ami.release import verification_host
 from gpu_ami.release.verification import Findings
+from tests.observe import foreign_images as foreign
 from tests.release import examples
 from tests.release.test_verification_host import verified
 
@@ -43,6 +47,35 @@ def test_the_machine_has_what_was_signed(tmp_path: Path) -> None:
 def test_another_machine_is_refused(tmp_path: Path, installed: set[str], said: str) -> None:
     findings = compare(tmp_path, installed)
     assert [point.name for point in findings.refused] == ["other-materials"] and said in findings.refused[0].text
+
+
+@pytest.mark.parametrize(
+    ("loaded", "state", "said"),
+    [
+        ("580.178.04", "held", "driver: every source names the planned version"),
+        ("580.159.03", "refused", "driver by its module loaded: expected 580.178.04, got 580.159.03"),
+    ],
+)
+def test_what_runs_is_compared_with_the_plan(loaded: str, state: str, said: str, tmp_path: Path) -> None:
+    """A driver that was replaced and put back: its files are the certified ones, and the other one still runs."""
+    certificate = verified(tmp_path / "signed")
+    plan = dict(certificate.report.plan) | {"nvidia_driver": {"version": "580.178.04"}}
+    certificate = replace(certificate, report=replace(certificate.report, plan=plan))
+    root = foreign.vendor_without_holds(tmp_path / "root")
+    document = dict(observe.read_files(root).document)
+    reading = {"version": loaded, "where": "/sys/module/nvidia", "source": "module loaded"}
+    driver = [*document["readings"]["nvidia_driver"], reading]
+    document["readings"] = {**document["readings"], "nvidia_driver": driver}
+    findings = Findings("out")
+    verification_host.compare_components(certificate, observe.Observation(document, components()), findings)
+    (point,) = findings.points
+    assert (point.state, point.text) == (state, said)
+
+
+def test_a_host_without_its_components_says_so(tmp_path: Path) -> None:
+    findings = Findings("out")
+    verification_host.compare_components(verified(tmp_path), SimpleNamespace(found={}), findings)  # type: ignore[arg-type]
+    assert [(point.name, point.state) for point in findings.points] == [("components", "not looked at")]
 
 
 def test_a_certificate_without_a_bill_says_so(tmp_path: Path) -> None:
