@@ -24,6 +24,7 @@ from gpu_ami.files import data_root, home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.publish import sharing
+from gpu_ami.recipes import facts_of, unknown_types
 from gpu_ami.region import Session, SessionRequest, choose, provider, require_no_error
 from gpu_ami.report import certificate, document, page, page_machine, writer
 from gpu_ami.validate import (
@@ -73,7 +74,12 @@ def _require_usable_cluster(plan: Plan, asked: ProofOptions, session: Session) -
 
 
 def check_recipe(recipe: Path, overrides: Sequence[str]) -> None:
-    """UsageError with all mistakes of a recipe, before anything is started for it."""
+    """UsageError with all mistakes of a recipe, before anything is started for it.
+
+    A recipe with instance types that only EC2 knows is judged at its place.
+    """
+    if unknown_types(recipe, facts_of(recipe), overrides):
+        return
     make_plan(recipe, Place(name="nowhere", region="us-east-1"), overrides)
 
 

@@ -102,10 +102,13 @@ class Flag:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of `allowed`. other_names: what others call an allowed value, for the suggestion."""
+    """One of `allowed`. other_names: what others call an allowed value, for the suggestion. otherwise: what to do
+    where the value is right and is not among them.
+    """
 
     allowed: Sequence[Any]
     other_names: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str = ""
 
     @property
     def expected(self) -> str:
@@ -113,7 +116,8 @@ class Choice:
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not any(value == item and type(value) is type(item) for item in self.allowed):
-            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{self._hint(value)}")
+            otherwise = f"; {self.otherwise}" if self.otherwise and isinstance(value, str) else ""
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{self._hint(value)}{otherwise}")
 
     def _hint(self, value: Any) -> str:
         same = next((item for item in self.allowed if str(item) == str(value)), None)
@@ -129,12 +133,14 @@ class Named:
     """The name of a row in a table that is too long to print. what: what the names are, for messages.
 
     pattern: other names that are allowed too (a builder does not have to be an accelerated instance type).
+    otherwise: what to do where the name is right and the table lacks it.
     """
 
     what: str
     names: Collection[str]
     example: str
     pattern: str = ""
+    otherwise: str = ""
 
     @property
     def expected(self) -> str:
@@ -145,7 +151,8 @@ class Named:
             quoted = _quoted(value) if isinstance(value, bool) else ""
             yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{quoted}")
         elif value not in self.names and not (self.pattern and re.fullmatch(self.pattern, value)):
-            yield Mistake(path, f"no {self.what} {value!r} in the facts{did_you_mean(value, self.names)}")
+            otherwise = f"; {self.otherwise}" if self.otherwise and isinstance(value, str) else ""
+            yield Mistake(path, f"no {self.what} {value!r} in the facts{did_you_mean(value, self.names)}{otherwise}")
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,21 @@ Adapts a plan to a place: URLs of its mirror, the agent's endpoint, its source A
 from __future__ import annotations
 
 import copy
+import datetime
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gpu_ami.cloud import Mirror, Place, aws_errors
+from gpu_ami.cloud import Cloud, Mirror, Place, aws_errors
 from gpu_ami.errors import UsageError
 from gpu_ami.plan.document import Plan, SourcePlan, with_digest
 from gpu_ami.plan.lock import locks_folder, recorded_ami
-from gpu_ami.recipes import CloudWatchAgent, ResolvedPlan, facts_of, read_recipe, resolve
+from gpu_ami.recipes import CloudWatchAgent, ResolvedPlan, facts_of, read_recipe, resolve, unknown_types
+from gpu_ami.recipes.facts import with_described
 from validator.agent_document import AgentLogs
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2.type_defs import ImageTypeDef
-
-    from gpu_ami.cloud import Cloud
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef, InstanceTypeInfoTypeDef
 
 
 def at_place(document: ResolvedPlan, place: Place) -> ResolvedPlan:
@@ -99,12 +99,30 @@ def _mirrored_entry(key: str, item: Any, mirror: Mirror) -> Any:
 def make_plan(recipe: Path, place: Place, overrides: Sequence[str] = ()) -> Plan:
     """Resolves a recipe for a place. overrides: `KEY.PATH=VALUE`, above all layers.
 
+    Instance types that the facts do not know are looked up in EC2, where the place is AWS.
     UsageError lists all mistakes of the recipe at once.
     """
     facts = facts_of(recipe)
+    if (names := unknown_types(recipe, facts, overrides)) and place.answers_preflight:
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        facts = with_described(facts, describe_types(Cloud(place), names), place.region, today)
     layered = read_recipe(recipe, facts, overrides)
     document = resolve(layered, facts)
     return Plan(with_digest(at_place(_with_recorded_ami(document, place, locks_folder(recipe)), place)), layered.site)
+
+
+def describe_types(cloud: Cloud, names: Sequence[str]) -> list[InstanceTypeInfoTypeDef]:
+    """What EC2 says of instance types. UsageError: the region does not know one."""
+    filters: list[FilterTypeDef] = [{"Name": "instance-type", "Values": list(names)}]
+    with aws_errors.translated(f"describing {', '.join(names)}"):
+        pages = cloud.ec2.get_paginator("describe_instance_types").paginate(Filters=filters)
+        rows = [row for page in pages for row in page["InstanceTypes"]]
+    if missing := [name for name in names if name not in {row["InstanceType"] for row in rows}]:
+        raise UsageError(
+            f"instance_types: {', '.join(missing)}: neither in the facts nor known to EC2 in {cloud.place.region}",
+            hint="correct the name, or plan for a region that has the type; `gpu-ami facts FAMILY` lists known types",
+        )
+    return rows
 
 
 def _with_recorded_ami(document: ResolvedPlan, place: Place, locks: Path) -> ResolvedPlan:

@@ -24,6 +24,7 @@ from gpu_ami.recipes.layers import (
     new_recipe_folder,
     read_recipe,
     recipe_folders,
+    unknown_types,
 )
 from gpu_ami.recipes.notes import remark_found, support_of
 from gpu_ami.recipes.resolver import resolve
@@ -52,4 +53,5 @@ __all__ = [
     "resolve",
     "section",
     "support_of",
+    "unknown_types",
 ]

@@ -38,16 +38,20 @@ from validator.schema import Choice, Integer, Keys, ListOf, Mistake, Named, Text
 OF_THE_RECIPE = ("flag", "os", "instance_types")
 
 
+_OTHER_TYPE = "EC2 is asked for a type that the facts lack: `gpu-ami plan --where FILE`"
+_OTHER_SYSTEM = "a row of another system in site/facts/operating_systems.yml plans it (docs/site.md)"
+
+
 def recipe_keys(facts: Facts, registry: Registry, nodes: tuple[str, ...]) -> Keys:
     """The grammar, with the names that facts and node families have, and the sections of the components."""
-    instance_type = Named("instance type", facts.instance_types["instance_types"], "g5.12xlarge")
+    instance_type = Named("instance type", facts.instance_types["instance_types"], "g5.12xlarge", otherwise=_OTHER_TYPE)
     of_site = [name for name in registry if name not in components()]
     series = Text('"6.1"', r"\d+\.\d+")
     return Keys(
         {
             "description": Text("one line about the image", r"[^\n]{1,200}"),
             "flag": Text("debian12-gpu", r"[a-z0-9][a-z0-9.-]{0,63}", "at most 64 of a-z, 0-9, dots and dashes,"),
-            "os": Choice(tuple(facts.operating_systems)),
+            "os": Choice(tuple(facts.operating_systems), otherwise=_OTHER_SYSTEM),
             "architecture": Choice(tuple(ARCHITECTURES), {"amd64": "x86_64", "aarch64": "arm64", "arm": "arm64"}),
             "node": Choice(nodes),
             "node_version": Text('"1.33"', r"\d+(\.\d+){0,2}"),
@@ -220,7 +224,7 @@ def _layer(path: Path) -> Any:
     return read_yaml(path)
 
 
-_grammars: dict[tuple[int, Path, Path | None], Keys] = {}
+_grammars: dict[tuple[int, Path, Path | None], tuple[Facts, Keys]] = {}
 
 
 def _grammar(facts: Facts, variables: Path, site: Path | None = None) -> Keys:
@@ -228,8 +232,22 @@ def _grammar(facts: Facts, variables: Path, site: Path | None = None) -> Keys:
     key = (id(facts), variables, site)
     if key not in _grammars:
         nodes = tuple(sorted(file.stem for file in (variables / "nodes").glob("*.yml")))
-        _grammars[key] = recipe_keys(facts, components_of(site), nodes)
-    return _grammars[key]
+        _grammars[key] = facts, recipe_keys(facts, components_of(site), nodes)  # kept: its id stays its own
+    return _grammars[key][1]
+
+
+def unknown_types(path: Path, facts: Facts, overrides: Sequence[str] = ()) -> list[str]:
+    """Instance types of a recipe, or of `--set instance_types`, that the facts do not know and that look like one."""
+    document = read_yaml(path)
+    named = document.get("instance_types") if isinstance(document, dict) else None
+    for override in overrides:
+        key, _, text = override.partition("=")
+        named = _override_value(text, Keys({}), ["instance_types"]) if key.strip() == "instance_types" else named
+    known = facts.instance_types["instance_types"]
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    return [
+        name for name in names if name not in known and re.fullmatch(r"[a-z][a-z0-9-]{1,30}\.[a-z0-9-]{2,30}", name)
+    ]
 
 
 def _is_new(gap: Mistake, origins: Mapping[str, str], laid: set[str]) -> bool:

@@ -16,11 +16,13 @@ from botocore.exceptions import ClientError
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.plan import resolution
 from gpu_ami.plan.document import packer_variables
 from gpu_ami.plan.lock import load_lock, lock_file, recorded_ami, resolved_recipe, write_lock
 from gpu_ami.plan.resolution import make_plan, resolve_source_ami
 from gpu_ami.recipes import ResolvedPlan
 from tests.plan.conftest import AL2023, AWS, DEBIAN, LOCAL, RECIPES, ROOT, urls
+from tests.recipes.facts.test_described_types import without
 
 
 def test_plan_on_aws_fetches_from_the_vendors() -> None:
@@ -239,3 +241,30 @@ def test_a_refused_look_up_says_what_aws_said_and_what_to_do(source: dict[str, s
         resolve_source_ami(cloud, PLAN | {"source_ami": source})
     assert action in caught.value.message and caught.value.code == "AccessDenied"
     assert caught.value.hint and caught.value.exit_code == 4
+
+
+UNKNOWN_TYPE = "flag: x\nos: ubuntu2404\ninstance_types: [{}]\nnvidia_driver: {{version: '595'}}\n"
+
+
+@pytest.mark.usefixtures("cloud")
+def test_an_instance_type_that_the_facts_lack_is_asked_of_ec2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a place in AWS, its DescribeInstanceTypes fills the row; the region's name is its source."""
+    known = make_plan(ROOT / "variables" / "recipes" / "ubuntu2404-graphics.yml", AWS)["instance_types"]
+    monkeypatch.setattr(resolution, "facts_of", lambda _recipe: without("g6.48xlarge"))
+    recipe = tmp_path / "image.yml"
+    recipe.write_text(UNKNOWN_TYPE.format("g6.48xlarge"))
+    document = make_plan(recipe, AWS).document
+    assert document["instance_types"][0]["gpu_count"] == 8
+    assert document["instance_types"][0]["gpu"]["name"] in {row["gpu"]["name"] for row in known}
+    assert "EC2 DescribeInstanceTypes (eu-central-1)" in {row["source"] for row in document["sources"]}
+
+
+@pytest.mark.usefixtures("cloud")
+def test_an_instance_type_that_nobody_knows_is_refused_with_who_was_asked(tmp_path: Path) -> None:
+    recipe = tmp_path / "image.yml"
+    recipe.write_text(UNKNOWN_TYPE.format("p9.48xlarge"))
+    with pytest.raises(UsageError, match="neither in the facts nor known to EC2 in eu-central-1"):
+        make_plan(recipe, AWS)
+    with pytest.raises(UsageError) as refused:  # the local region has the machines of the facts alone
+        make_plan(recipe, LOCAL)
+    assert "no instance type 'p9.48xlarge'" in refused.value.details[0]

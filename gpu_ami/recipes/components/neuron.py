@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_ami.recipes.facts import Sources
+from gpu_ami.recipes.facts import NO_ROW, Sources
 from gpu_ami.recipes.rules import (
     PRESENCE,
     Assignment,
@@ -67,6 +67,8 @@ def drives_devices(context: ResolveContext, chosen: Assignment) -> Iterator[Conf
         if device and device not in row["devices"]:
             text = f"Neuron {chosen['neuron']} (driver {row['driver'].rstrip('.')}) does not support {device} of {name}"
             source = row["settled" if device in row.get("not_for", ()) else "source"]
+            if not any(device in other["devices"] for other in context.facts.neuron["releases"].values()):
+                source = NO_ROW  # a device that is newer than the table
             yield Conflict("neuron.version", text, source, ("neuron",))
 
 

@@ -47,6 +47,7 @@ SKIPPED = {
     "ofi_nccl": "the NCCL and libfabric that it needs, beyond what the release before it needs",
     "nccl_tests": "the CUDA and NCCL that it compiles with",
     "kernel": "which modules build on it, the names of its packages",
+    "instance_type": "NVSwitches, IMEX and GSP of its family",
     "node_version": "the kernel that its base AMI boots, what the base AMI brings",
 }
 # Of one release alone: a neighbour's would be wrong.
@@ -54,6 +55,7 @@ _OF_ONE_RELEASE = (
     "packaged", "compat", "reported", "regression", "minimum_ofi_nccl", "kernel_module", "libfabric", "rdma_core",
     "ofi_nccl", "package", "tag", "commit", "tested_nccl",
 )  # fmt: skip
+_NOT_RELEASED = ("kernel", "instance_type", "node_version")
 FROM_TAGS = ("gdrcopy", "ofi_nccl", "nccl_tests")
 # Lists in the rows of a component from which vendors drop values for good.
 _LISTED = {"cudnn": ("cuda",), "nccl": ("cuda",), "dcgm": ("cuda",), "neuron": ("devices", "operating_systems")}
@@ -75,8 +77,8 @@ class Unknown:
         """What the plan says first."""
         accept = f"`accept: [{ACCEPTED}{self.component}]`"
         needs = f"`gpu-ami sources` looks it up; `build` needs it found there, or {accept}"
-        if self.component == "kernel":
-            needs = f"No source of a plan lists kernels: `build` needs {accept}"
+        if self.component in ("kernel", "instance_type"):
+            needs = f"No source of a plan tells of them: `build` needs {accept}"
         return (
             f"unverified: {self.component} {self.version} has no row in the facts, and is planned with what is known "
             f"of {self.neighbour}. Rules skipped: {self.skipped or SKIPPED[self.component]}. {needs}"
@@ -88,7 +90,7 @@ def with_unknown(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[U
     unknown: list[Unknown] = []
     for component in SKIPPED:
         version = _asked(values, component)
-        known = _known(facts, component) if version and component not in ("kernel", "node_version") else []
+        known = _known(facts, component) if version and component not in _NOT_RELEASED else []
         if not known or matching(version, known) or not is_plausible(facts, component, version):
             continue
         if component in FROM_TAGS and not values[component].get("commit"):
@@ -97,7 +99,7 @@ def with_unknown(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[U
         facts = _with_row(facts, unknown[-1], values[component])
     facts, of_kernel = _with_kernel(facts, values)
     facts, of_node = _with_node_version(facts, values)
-    unknown += [*of_kernel, *of_node]
+    unknown += [*of_kernel, *of_node, *_described(facts, values)]
     return facts, unknown
 
 
@@ -299,6 +301,13 @@ def _is_next_release(asked: str, known: list[str]) -> bool:
     if asked.count(".") != newest.count(".") or not at_least(asked, newest) or parts(asked)[0] != parts(newest)[0]:
         return False
     return parts(asked)[1] <= parts(newest)[1] + 3 and max(parts(asked)) <= max(100, *parts(newest)) + 10
+
+
+def _described(facts: Facts, values: Mapping[str, Any]) -> list[Unknown]:
+    """Instance types of families that EC2 alone tells of (described_types)."""
+    rows = facts.instance_types["instance_types"]
+    names = [name for name in values.get("instance_types", ()) if "unknown" in rows.get(name, {})]
+    return [Unknown("instance_type", ", ".join(names), rows[names[0]]["unknown"])] if names else []
 
 
 def _replaced(facts: Facts, table: str, content: Row) -> Facts:
