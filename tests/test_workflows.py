@@ -105,11 +105,11 @@ def test_actions_are_pinned_by_their_commit() -> None:
 
 def test_no_job_has_a_privilege_that_it_does_not_need() -> None:
     """Privileged is the rehearsal alone, which forks do not get; credentials for git are kept where it pushes."""
-    for name in ("gpu-ami", "nightly", "bump"):
+    for name in ("gpu-ami", "nightly", "bump", "facts"):
         for title, job in workflow(name)["jobs"].items():
             checkouts = [step for step in job["steps"] if "actions/checkout" in step.get("uses", "")]
             kept = [step for step in checkouts if step.get("with", {}).get("persist-credentials") is not False]
-            assert bool(kept) == ((name, title) == ("bump", "bump")), (name, title)
+            assert bool(kept) == ((name, title) in (("bump", "bump"), ("facts", "facts"))), (name, title)
             if "--privileged" in str(job.get("container", "")):
                 assert title == "rehearse" and "!github.event.pull_request.head.repo.fork" in job["if"]
         assert workflow(name)["permissions"] == {"contents": "read"}
@@ -342,6 +342,31 @@ def test_newer_versions_become_a_pull_request(project: Path) -> None:
     assert "pr create --head gpu-ami-bump" in log and f"--body-file {project.parent}/summary.md" in log
     assert "| nvidia_driver |" in (project.parent / "summary.md").read_text()
     assert "nothing to bump" in run_step(project, propose).stdout
+
+
+def test_new_rows_become_a_pull_request(project: Path) -> None:
+    """What a refresh writes is committed and proposed with its text, also where one source did not answer (4)."""
+    remote = project.parent / "remote.git"
+    git(project, "init", "-q", "--bare", str(remote))
+    git(project, "remote", "add", "origin", str(remote))
+    commit(project)
+    read_vendors, propose = scripts("facts", "facts")
+    program = project.parent / "stub" / "gpu-ami"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\necho \"$@\" >&2\nmkdir -p site/facts\necho 'releases: {}' > site/facts/nccl.yml\n"
+        "echo '1 rows proposed'\nexit $CODE\n"
+    )
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    assert run_step(project, read_vendors, PATH=path, CODE="2").returncode != 0
+    done = run_step(project, read_vendors, PATH=path, CODE="4")
+    assert (done.returncode, done.stderr) == (0, "facts refresh recipes/my-gpu-image.yml --write --site site\n")
+    assert "no new rows" not in run_step(project, propose, GH_TOKEN="x").stdout
+    assert "site/facts/nccl.yml" in git(remote, "show", "--name-only", "--format=%an", "gpu-ami-facts").split("\n")
+    assert "pr create --head gpu-ami-facts" in (project.parent / "gh.log").read_text()
+    assert "1 rows proposed" in (project.parent / "summary.md").read_text()
+    assert "no new rows" in run_step(project, propose).stdout
 
 
 def test_action_runs_each_line_and_stops_at_the_first_failure(project: Path) -> None:

@@ -22,6 +22,7 @@ examples:
                                         a row for a release that is not in the tables, in ./site/facts/ (--site DIR)
   gpu-ami facts refresh                 new rows from the vendors' repositories, as a diff to review
   gpu-ami facts refresh al2023-compute --write      … of the repositories of one recipe, written into the tables
+  gpu-ami facts refresh --write --site site         … of all recipes, written into the tables of a site
 
 The tables are variables/facts/*.yml; each row has its source and date, and a mark if it is not verified.
 """
@@ -49,8 +50,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     text = "with --add: a value of the row, in YAML (repeatable); others are those of the nearest release"
     parser.add_argument("--set", dest="values", action="append", default=[], metavar="KEY=VALUE", help=text)
     parser.add_argument(
-        "--site", type=Path, default=Path("site"), metavar="DIR", help="with --add: the site's folder (default: ./site)"
-    )
+        "--site", type=Path, metavar="DIR",
+        help="the site's folder: --add writes into it (default: ./site), and so does refresh --write",
+    )  # fmt: skip
     text = "with refresh: recipes whose repositories are read (default: all)"
     parser.add_argument("recipes", type=Path, nargs="*", metavar="RECIPE", help=text)
     parser.add_argument("--write", action="store_true", help="with refresh: write the rows into the tables")
@@ -99,9 +101,10 @@ def _add(args: argparse.Namespace) -> Outcome:
     if wrong := [key for key, sign, _ in pairs if not sign]:
         raise UsageError(f"--set {wrong[0]}: expected KEY=VALUE", hint="--set source=https://…")
     values = {key: parse_yaml(value, f"--set {key}") for key, _, value in pairs}
-    site = args.site / "facts"
+    folder = args.site or Path("site")
+    site = folder / "facts"
     facts = load_facts(site=site) if site.is_dir() else load_facts()
-    path = add_row(facts, component, version, args.site, values, datetime.date.today().isoformat())
+    path = add_row(facts, component, version, folder, values, datetime.date.today().isoformat())
     known = released(facts, component, version) or "the lists of releases do not have it: check its source"
     text = f"{path}: {component} {version} added, unverified; {known}. Review what it takes from its neighbour"
     return Outcome(text, {"table": str(path), "component": component, "version": version})
@@ -122,6 +125,7 @@ def _refresh(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.files import write_text
     from gpu_ami.plan import make_plan
     from gpu_ami.recipes import VARIABLES, all_recipes, find_recipe, load_facts
+    from gpu_ami.recipes.facts import add_changes
     from gpu_ami.sources import Cache, Client, mirrored, refresh
 
     folder = VARIABLES / "facts"
@@ -131,9 +135,13 @@ def _refresh(args: argparse.Namespace, progress: Progress) -> Outcome:
         plans = [make_plan(recipe, place).document for recipe in recipes]
         client = Client(Cache(), rewrite=mirrored(args.mirror))
         today = datetime.date.today().isoformat()
-        found = refresh(plans, load_facts(), lambda table: (folder / f"{table}.yml").read_text("utf-8"), client, today)
-        if args.write:
-            for table, content in found.texts.items():
+        own = args.site / "facts" if args.site and (args.site / "facts").is_dir() else None
+        facts = load_facts(site=own) if own else load_facts()
+        found = refresh(plans, facts, lambda table: (folder / f"{table}.yml").read_text("utf-8"), client, today)
+        for table, content in found.texts.items() if args.write else ():
+            if args.site:
+                add_changes(table, found.before[table], content, args.site)
+            else:
                 write_text(folder / f"{table}.yml", content)
     lines = [
         found.diff,

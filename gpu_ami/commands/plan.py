@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,9 @@ examples:
   gpu-ami plan --diff al2023-compute ubuntu2204-compute                how two images differ
   gpu-ami plan --lock variables/recipes/al2023-compute.yml             write its lock; with --where, its source AMI too
 """
+
+
+_OLD_DAYS = 60
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -109,6 +113,7 @@ def _refuse_without_meaning(args: argparse.Namespace) -> None:
 def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.plan import cost, make_plan
     from gpu_ami.recipes import facts_of, support_of
+    from gpu_ami.recipes.facts import fact_queries
 
     place = _place(args.where)
     with progress.stage(f"plan {recipe.stem}"):
@@ -119,6 +124,8 @@ def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome
     notes = [f"note: {note}" for note in [*plan.document["notes"], *_not_built_here(plan, args.where)]]
     system = plan.document["os"]
     notes.append(f"support: {support_of(facts_of(recipe), system['id'], system['version'])}")
+    dates = [row["date"] for row in plan.document["sources"]]
+    notes.append(f"facts: {fact_queries.age(dates, _OLD_DAYS, datetime.date.today())}")
     types = [row["name"] for row in plan.document["instance_types"]]
     # Machines of the local region cost nothing.
     costs = [cost.estimate(plan.document, types, build=True).text] if args.where else []

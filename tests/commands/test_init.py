@@ -88,6 +88,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         ("gpu-ami", ["build", "diff", "matrix", "merge", "plan", "prove", "publish", "sweep", "validate", "verify"]),
         ("bump", ["bump"]),
+        ("facts", ["facts"]),
         ("nightly", ["doctor", "sources", "sweep"]),
     ],
 )

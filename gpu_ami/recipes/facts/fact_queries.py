@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.facts.tables import Facts, Row, around, at_least, at_most, branch, matching
@@ -49,6 +50,14 @@ def stale(facts: Facts, days: int, today: datetime.date) -> list[Answer]:
         for age, path, row in sorted(aged, key=lambda entry: (-entry[0], entry[1]))
         if age > days
     ]
+
+
+def age(dates: Iterable[str], days: int, today: datetime.date) -> str:
+    """From when the rows of a plan are, by their dates, and how many were read more than `days` days ago."""
+    read = sorted(map(str, dates))
+    old = [date for date in read if (today - datetime.date.fromisoformat(date)).days > days]
+    text = f"rows of {read[0]} to {read[-1]}" if read else "no rows"
+    return f"{text}; {len(old)} of {len(read)} are older than {days} days: gpu-ami facts refresh" if old else text
 
 
 def _gpu_needs(facts: Facts, gpu: Row) -> Answer:

@@ -391,6 +391,41 @@ def _add_to_system(
     return path
 
 
+def add_changes(table: str, before: str, after: str, site: Path) -> Path:
+    """Writes what differs between two texts of a table into `site/facts/`, beside the site's own rows of it.
+
+    A list takes the place of the table's own, so it is written whole, with what the site had added to it.
+    """
+    path = site / "facts" / f"{table}.yml"
+    own = (read_yaml(path) or {}) if path.is_file() else {}
+    changed = _changes(parse_yaml(before, table), parse_yaml(after, table))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, _as_yaml(_merged(own, _with_own(own, changed))))
+    return path
+
+
+def _changes(before: Any, after: Mapping[str, Any]) -> dict[str, Any]:
+    old = before if isinstance(before, dict) else {}
+    return {
+        key: _changes(old[key], value) if isinstance(value, dict) and isinstance(old.get(key), dict) else value
+        for key, value in after.items()
+        if value != old.get(key)
+    }
+
+
+def _with_own(own: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes; to a list of them the site's own further values are added."""
+    kept: dict[str, Any] = {}
+    for key, value in changed.items():
+        old = own.get(key) if isinstance(own, dict) else None
+        if isinstance(value, dict):
+            kept[key] = _with_own(old, value)
+        else:
+            further = old if isinstance(old, list) and isinstance(value, list) else []
+            kept[key] = sorted({*map(str, value), *map(str, further)}, key=parts) if further else value
+    return kept
+
+
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(first)
     for key, value in second.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from typing import Any
 
@@ -82,3 +83,10 @@ def test_unverified_row_is_marked_in_the_text() -> None:
 def test_text_has_a_line_a_value_and_mappings_below_their_key() -> None:
     answer = {"cudnn": ["9.1", "9.2"], "nothing": None, "none": [], "gpu": {"count": 8, "source": "x"}, "bundled": True}
     assert fact_queries.as_text(answer).splitlines() == ["cuDNN: 9.1, 9.2", "GPU:", "  count: 8", "bundled: yes"]
+
+
+def test_a_plan_says_from_when_its_rows_are() -> None:
+    today = datetime.date(2027, 1, 20)
+    assert fact_queries.age(["2026-12-24", "2026-12-02"], 60, today) == "rows of 2026-12-02 to 2026-12-24"
+    old = "rows of 2026-11-20 to 2026-12-24; 1 of 2 are older than 60 days: gpu-ami facts refresh"
+    assert fact_queries.age(["2026-12-24", "2026-11-20"], 60, today) == old

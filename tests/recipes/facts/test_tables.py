@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.components import chosen
@@ -22,6 +23,7 @@ from gpu_ami.recipes.facts.tables import (
     ARCHITECTURES,
     Facts,
     Sources,
+    add_changes,
     at_least,
     at_most,
     branch,
@@ -382,3 +384,17 @@ def test_no_other_module_has_a_table_of_its_own() -> None:
     folders = [ROOT / "gpu_ami", ROOT / "validator"]
     modules = [path for folder in folders for path in folder.rglob("*.py") if "replicas" not in path.parts]
     assert [str(path.relative_to(ROOT)) for path in modules if table.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_changes_of_a_table_become_rows_of_a_site(tmp_path: Path) -> None:
+    """A refresh for a site: new rows beside its own, and a list with what the site had added to it."""
+    before = "releases: {1.0.0: {source: a}}\nbranches: {'580': {kind: LTS, releases: ['580.1', '580.2']}}\n"
+    after = before.replace("'580.2']", "'580.2', '580.4']").replace("releases: {", "releases: {1.1.0: {source: b}, ", 1)
+    (tmp_path / "facts").mkdir()
+    own = {"releases": {"0.9.0": {"source": "mine"}}, "branches": {"580": {"releases": ["580.1", "580.2", "580.3"]}}}
+    (tmp_path / "facts" / "x.yml").write_text(yaml.safe_dump(own))
+    path = add_changes("x", before, after, tmp_path)
+    assert read_yaml(path) == {
+        "releases": {"0.9.0": {"source": "mine"}, "1.1.0": {"source": "b"}},
+        "branches": {"580": {"releases": ["580.1", "580.2", "580.3", "580.4"]}},
+    }
