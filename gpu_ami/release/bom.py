@@ -24,11 +24,12 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from gpu_ami import __version__
+from gpu_ami.errors import UsageError
 from gpu_ami.files import read_json, write_text
 from gpu_ami.release.statement import BOM_FILE
 from validator import file_account
 from validator.evidence import MATERIALS_FILE
-from validator.file_account import Inventory
+from validator.file_account import InvalidInventory, Inventory
 
 if TYPE_CHECKING:
     from gpu_ami.report import HostReport, Report
@@ -62,16 +63,54 @@ def write(report: Report, folder: Path, roles_folders: Sequence[Path]) -> Source
 
 
 def find(report: Report, folder: Path) -> Sources | None:
-    """What the evidence says an image is made of: of its files, else of the first machine that said it."""
+    """What the evidence says an image is made of: of its files, else of the first machine that said it.
+
+    UsageError: a host answered with other types than onhost/materials.py writes, or the inventory is damaged.
+    """
     for host in sorted(report.hosts, key=lambda host: not host.offline):
         evidence = folder / "evidence" / host.evidence
         materials = read_json(evidence / MATERIALS_FILE)
         if materials is not None and materials.get("schema") == MATERIALS_SCHEMA and materials.get("packages"):
+            if mistake := _mistake(materials):
+                raise _damaged(evidence / MATERIALS_FILE, mistake)
             path = evidence / file_account.KEPT_FILE
-            inventory = file_account.read(path.read_bytes()) if path.is_file() else None
+            try:
+                inventory = file_account.read(path.read_bytes()) if path.is_file() else None
+            except (InvalidInventory, LookupError, TypeError) as error:
+                raise _damaged(path, str(error)) from error
             build = read_json(folder / "build.json") or {}
             return Sources(host, materials, inventory, build if build.get("ami") == report.image else {})
     return None
+
+
+_PACKAGE = ("name", "version", "architecture", "kind", "source", "vendor", "repository")
+_MODULE = ("path", "name", "version", "signer", "vermagic", "license")
+_MOST = 100_000  # rows of each kind; a distribution's archive has some 60,000 packages
+
+
+def _mistake(materials: Mapping[str, Any]) -> str:
+    """What is wrong in materials.json, which a host under test wrote; "" if nothing is."""
+    for name in ("os", "os_version"):
+        if not isinstance(materials.get(name), str):
+            return f"{name}: expected a text"
+    for name, members in (("packages", _PACKAGE), ("modules", _MODULE)):
+        rows = materials.get(name)
+        if not isinstance(rows, list) or len(rows) > _MOST:
+            return f"{name}: expected a list of at most {_MOST:,} rows"
+        for index, row in enumerate(rows):
+            if not isinstance(row, dict):
+                return f"{name}[{index}]: expected an object"
+            wrong = next((member for member in members if not isinstance(row.get(member), str)), "")
+            if wrong:
+                return f"{name}[{index}].{wrong}: expected a text"
+            if name == "packages" and not (row["name"] and row["kind"]):
+                return f"{name}[{index}]: expected a name and a kind"
+    return ""
+
+
+def _damaged(path: Path, mistake: str) -> UsageError:
+    hint = "the host that was proven wrote it: `gpu-ami validate` asks it again"
+    return UsageError(f"{path}: {mistake}", hint=hint)
 
 
 def text(report: Report, sources: Sources, roles_folders: Sequence[Path]) -> str:

@@ -40,6 +40,25 @@ def read(line: str) -> None:
     assert list(reader.read_events(io.BytesIO(f"{line}\n".encode()))) == []
 
 
+# Searched at each place, each time to the end of the line: 16 times the time for four times the length.
+SEARCHED: dict[str, Text] = {
+    "tag of a program": lambda n: ("nv-fabricmanager: " * n)[:n] + "NVRM: table",
+    "GPUs of the fabric manager": lambda n: "nv-fabricmanager: " + ("GPU " * n)[:n] + " NVSwitch",
+    "switches of the fabric manager": lambda n: "nv-fabricmanager: " + ("on NVSwitch " * n)[:n],
+    "tags of the driver": lambda n: "NVRM: API mismatch: the client " + ("NVRM: " * n)[:n],
+    "line feeds of the driver": lambda n: "NVRM: API mismatch: the client " + ("NVRM:\\x0a" * n)[:n],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEARCHED)
+def test_a_line_is_searched_in_linear_time(name: str) -> None:
+    def parse(line: str) -> None:
+        list(reader.read_events(io.BytesIO(f"{line}\n".encode())))
+
+    assert ratio(parse, SEARCHED[name], 8000) < 9
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_is_read_in_linear_time(name: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from gpu_ami.errors import UsageError
 from gpu_ami.files import data_dir
 from gpu_ami.release import bom
 from gpu_ami.report import Report
@@ -144,3 +146,28 @@ def test_without_materials_there_is_no_bill(tmp_path: Path, text: str) -> None:
     (tmp_path / "bom.cdx.json").write_text("of an earlier proof")
     assert bom.write(report, tmp_path, []) is None
     assert not (tmp_path / "bom.cdx.json").exists()
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "os": (lambda m: m.update(os=7), "os: expected a text"),
+    "packages": (lambda m: m.update(packages={"a": 1}), "packages: expected a list"),
+    "modules": (lambda m: m.pop("modules"), "modules: expected a list"),
+    "a package": (lambda m: m["packages"].append(["x"]), "packages[2]: expected an object"),
+    "a version": (lambda m: m["packages"][0].update(version=[1]), "packages[0].version: expected a text"),
+    "a missing name": (lambda m: m["packages"][1].pop("name"), "packages[1].name: expected a text"),
+    "an empty name": (lambda m: m["packages"][1].update(name=""), "packages[1]: expected a name"),
+    "a module": (lambda m: m["modules"][0].update(path=None), "modules[0].path: expected a text"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_materials_of_a_hostile_host_are_named(tmp_path: Path, name: str) -> None:
+    """materials.json is what the host under test printed: other types ended in a traceback."""
+    change, mistake = CHANGES[name]
+    report = examples.write_folder(tmp_path)
+    path = (tmp_path / examples.INVENTORY).with_name("materials.json")
+    materials = json.loads(path.read_text())
+    change(materials)
+    path.write_text(json.dumps(materials))
+    with pytest.raises(UsageError, match="materials.json: " + re.escape(mistake)):
+        bom.write(report, tmp_path, [])

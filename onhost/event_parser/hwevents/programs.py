@@ -18,14 +18,14 @@ from .pci import PCI
 FABRIC_MANAGER, NEURON_RUNTIME, SYSTEMD = "fabric manager", "Neuron runtime", "systemd"
 VERSION_MISMATCH, DMABUF, FABRIC_MANAGER_FAILED = "DRIVER_VERSION_MISMATCH", "DMABUF_TOPOLOGY", "FABRIC_MANAGER_FAILED"
 _NVRM = r"(?:NVRM:\s*)+"
-_LINE_FEED = r"(?:\\x0a|\s)+(?:NVRM:\s*)*"
+_LINE_FEED = r"(?:\\x0a|\s){1,20}(?:NVRM:\s{0,20}){0,3}"  # of searches: bounded, or a line of tags alone is read for each of them
 _VERSION = r"\d{3}\.\d{1,3}(?:\.\d{1,3})?"
 _MISMATCH = re.compile(_NVRM + r"API mismatch: the client\b")
 _CLIENT = re.compile(r"the client(?: '(?P<process>[^'\n]{0,40})'(?: \(pid (?P<pid>\d{1,10})\))?)?")
 _CLIENT_VERSION = re.compile(r"(?:client|NVRM:)(?: '[^']*'(?: \(pid \d+\))?)?(?:" + _LINE_FEED + r"|\s)has the version (?P<version>" + _VERSION + ")")
 _MODULE_VERSION = re.compile(
     r"this kernel module has(?:" + _LINE_FEED + r"|\s)the version (?P<version>" + _VERSION + r")|"
-    + _NVRM + r"the version (?P<alone>" + _VERSION + r")\."
+    r"NVRM:\s{0,20}the version (?P<alone>" + _VERSION + r")\."
 )  # fmt: skip
 # Later lines of the record, where it was printed as several.
 _MISMATCH_LATER = re.compile(
@@ -41,19 +41,19 @@ _SWITCH = re.compile(
     r"(?: on NVSwitch (?:pci|PCI) bus id (?P<pci>" + PCI + r"))?(?: physical id (?P<physical>\d{1,4}))?(?: port (?P<port>\d{1,4}))?",
     re.ASCII,
 )
-# What the fabric manager says when it cannot work → the code. The first that fits.
+# What the fabric manager says when it cannot work → the code. The first that fits. Bounded: each place is searched once.
 _FABRIC_MANAGER = tuple(
     (code, re.compile(pattern))
     for code, pattern in (
         ("FABRIC_MANAGER_VERSION", r"driver interface version (?P<fabric_manager>[\d.]+?)\.? (?:don't|doesn't|does not|do not) match with"
                                    r" driver version (?P<driver>[\d.]+\d)"),
         ("FABRIC_MANAGER_NO_NVSWITCH", r"NV_WARN_NOTHING_TO_DO|(?:no|unable to find|failed to find)(?: any)? (?:supported )?NVSwitch(?:es)?\b|"
-                                       r"query NVSwitch device information .*failed"),
+                                       r"query NVSwitch device information .{0,400}failed"),
         ("FABRIC_MANAGER_TOPOLOGY", r"don't match with any supported (?:system )?topology|(?:not|un)supported (?:system )?topology"),
-        ("FABRIC_MANAGER_CONFIG", r"config(?:uration)? file item: \S+ has an invalid value|(?:unable|failed) to (?:open|read|parse) .*config"),
-        (FABRIC_MANAGER_FAILED, r"nv-fabricmanager\b.*\bfailed! Exit code|aborting fabric manager|fabric manager .*\b(?:exiting|aborted)\b|"
-                                r"(?:NVLink|NVSwitch|GPU).*(?:initiali[sz]ation|training|configur\w+) (?:has )?failed|"
-                                r"failed to (?:initiali[sz]e|configure|train) .*(?:NVLink|NVSwitch|GPU|fabric)"),
+        ("FABRIC_MANAGER_CONFIG", r"config(?:uration)? file item: \S+ has an invalid value|(?:unable|failed) to (?:open|read|parse) .{0,400}config"),
+        (FABRIC_MANAGER_FAILED, r"nv-fabricmanager\b.{0,400}\bfailed! Exit code|aborting fabric manager|fabric manager .{0,400}\b(?:exiting|aborted)\b|"
+                                r"(?:NVLink|NVSwitch|GPU).{0,400}(?:initiali[sz]ation|training|configur\w{1,20}) (?:has )?failed|"
+                                r"failed to (?:initiali[sz]e|configure|train) .{0,400}(?:NVLink|NVSwitch|GPU|fabric)"),
     )
 )  # fmt: skip
 _UNIT = re.compile(
