@@ -51,9 +51,18 @@ def tried(output: str) -> dict[str, str]:
     return dict(line.split() for line in output.splitlines())
 
 
-def test_every_way_is_closed(hostile: Path, tmp_path: Path) -> None:
+def make_disk(tree: Path, disk: Path) -> Path:
+    """A raw disk, without partitions, with the content of a tree."""
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", tree, disk, "16M"], check=True, capture_output=True)
+    return disk
+
+
+@pytest.mark.parametrize("kind", ["tree", "raw disk"])
+def test_every_way_is_closed(kind: str, hostile: Path, tmp_path: Path) -> None:
+    """A raw disk could not be entered at all once: its mount(8) was the first process of the PID namespace."""
     (tmp_path / "empty").mkdir()
-    words = cage.command("files", tmp_path / "empty", ["/bin/sh", "-c", "true"], str(hostile))
+    image = (hostile, None) if kind == "tree" else (make_disk(hostile, tmp_path / "disk.raw"), 0)
+    words = cage.command("files", tmp_path / "empty", ["/bin/sh", "-c", "true"], str(image[0]), image[1])
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(tried(done.stdout)) == 21 and set(tried(done.stdout).values()) == {"in"}, done.stdout
@@ -76,8 +85,7 @@ def test_validate_root_and_diff_stay_outside(hostile: Path, gpu_ami: GpuAmi, tmp
     assert done.returncode in (1, 2, 4) and b"Traceback" not in done.stderr, done.stderr
     if (tmp_path / "out/files/report.json").exists():
         assert json.loads((tmp_path / "out/files/report.json").read_text())["verdict"] != "PASS"
-    disk = tmp_path / "disk.raw"
-    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", hostile, disk, "16M"], check=True, capture_output=True)
+    disk = make_disk(hostile, tmp_path / "disk.raw")
     done = gpu_ami("diff", disk, disk)
     assert done.returncode != 0 and b"Traceback" not in done.stderr, done.stdout
 
