@@ -68,7 +68,7 @@ def describe(cloud: Cloud, name: str) -> Described | None:
         str(found["version"]),
         str(found.get("endpoint", "")),
         str((found.get("certificateAuthority") or {}).get("data", "")),
-        str((found.get("kubernetesNetworkConfig") or {}).get("serviceIpv4Cidr", "")),
+        _service_cidr(found.get("kubernetesNetworkConfig") or {}),
         str((found.get("accessConfig") or {}).get("authenticationMode", CONFIG_MAP)),
         _issues(found),
         str(network.get("vpcId", "")),
@@ -76,6 +76,11 @@ def describe(cloud: Cloud, name: str) -> Described | None:
         bool(network.get("endpointPublicAccess", True)),
         bool(network.get("endpointPrivateAccess", False)),
     )
+
+
+def _service_cidr(network: Mapping[str, Any]) -> str:
+    """The network of a cluster's services: EKS answers with that of its IP family alone (API reference)."""
+    return str(network.get("serviceIpv4Cidr") or network.get("serviceIpv6Cidr") or "")
 
 
 def _issues(found: Mapping[str, Any]) -> tuple[str, ...]:

@@ -30,13 +30,17 @@ TAG_IMAGE = "gpu-ami:image"
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user may add to the launch of a proof. root_volume_gib: 0 for the image's own size."""
+    """What a user may add to the launch of a proof. root_volume_gib: 0 for the image's own size.
+
+    node_group: without what a managed node group of EKS sets itself.
+    """
 
     key_name: str = ""
     user_data: str = ""
     placement_group: str = ""
     root_volume_gib: int = 0
     way: str = ""  # capacity.Way; "" for the first of the place
+    node_group: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,24 @@ def describe(cloud: Cloud, name: str, launch: Launch, wish: Wish) -> LaunchTempl
     data["BlockDeviceMappings"] = _root_volume(cloud, launch.ami, wish.root_volume_gib)
     if not launch.tags:
         del data["TagSpecifications"]
+    if wish.node_group:
+        _leave_to_node_group(data)
     kept = {key: value for key, value in data.items() if value and key not in _OF_ONE_LAUNCH}
     tags = {**launch.tags, TAG_IMAGE: name}
     return LaunchTemplate(f"{name}-{launch.instance_type}", launch.instance_type, kept, tags)
+
+
+def _leave_to_node_group(data: dict[str, Any]) -> None:
+    """Takes out what a node group refuses in a template: "can't include SubnetId, IamInstanceProfile,
+    RequestSpotInstances, HibernationOptions, or TerminateInstances" (EKS API reference, LaunchTemplateSpecification,
+    read 2026-11-27). A Capacity Block stays: the group takes it from the template.
+    """
+    data.pop("IamInstanceProfile", None)
+    data.pop("InstanceInitiatedShutdownBehavior", None)
+    if data.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
+        del data["InstanceMarketOptions"]
+    for interface in data.get("NetworkInterfaces", []):
+        interface.pop("SubnetId", None)
 
 
 def _root_volume(cloud: Cloud, ami: str, gib: int) -> list[dict[str, Any]]:

@@ -51,6 +51,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--root-volume-gib", type=int, default=0, metavar="GIB", help="default: the image's own size")
     parser.add_argument("--key-name", default="", metavar="NAME", help="EC2 key pair for SSH (default: none)")
     parser.add_argument("--user-data", type=Path, metavar="FILE", help="user data; an EKS node needs its NodeConfig")
+    text = "for a managed node group of EKS: without subnet, instance profile and Spot, which the group sets itself"
+    parser.add_argument("--node-group", action="store_true", help=text)
     parser.add_argument(
         "--no-efa", action="store_true", help="one network interface without EFA, on every instance type"
     )
@@ -99,7 +101,9 @@ def _templates(args: argparse.Namespace, cloud: Cloud) -> list[launch_templates.
         ways = "on-demand, spot, reservation:cr-0123456789abcdef0 or capacity-block:cr-0123456789abcdef0"
         raise UsageError(f"--way: expected {ways}, got {args.way!r}")
     user_data = _read(args.user_data)
-    wish = launch_templates.Wish(args.key_name, user_data, args.placement_group, args.root_volume_gib, args.way)
+    wish = launch_templates.Wish(
+        args.key_name, user_data, args.placement_group, args.root_volume_gib, args.way, args.node_group
+    )
     ami, name, tags, types = _image(args)
     launches = [
         Launch(ami, instance_type, "", {**cloud.place.tags, **tags}, "", 0 if args.no_efa else efa)

@@ -96,6 +96,16 @@ def test_the_way_to_capacity(cloud: Cloud, way: str, market: str | None) -> None
     assert ("cr-00000001" in str(data.get("CapacityReservationSpecification"))) is way.endswith("cr-00000001")
 
 
+@pytest.mark.parametrize("way", ["on-demand", "spot", "capacity-block:cr-00000001"])
+def test_a_node_group_gets_nothing_that_it_refuses(cloud: Cloud, way: str) -> None:
+    """EKS API reference, LaunchTemplateSpecification: no SubnetId, IamInstanceProfile, Spot or shutdown behaviour."""
+    data = template(cloud, "p5.48xlarge", 1, way=way, node_group=True).data
+    assert not data.keys() & {"SubnetId", "IamInstanceProfile", "InstanceInitiatedShutdownBehavior"}
+    assert all("SubnetId" not in card and card["Groups"] for card in data["NetworkInterfaces"])
+    market = {"MarketType": "capacity-block"} if way.startswith("capacity") else {}
+    assert data.get("InstanceMarketOptions", {}) == market
+
+
 def test_a_second_make_is_a_new_default_version(cloud: Cloud) -> None:
     first = launch_templates.make(cloud, template(cloud))
     second = launch_templates.make(cloud, template(cloud, placement_group="train"))

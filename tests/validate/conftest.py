@@ -50,7 +50,14 @@ class World:
     # EC2
 
     place = SimpleNamespace(
-        ssh_port=22, ssh_interface="public_ip", log_groups="production", deadlines={}, keys=dict, **NO_PROXY
+        ssh_port=22,
+        ssh_interface="public_ip",
+        log_groups="production",
+        deadlines={},
+        keys=dict,
+        billed=True,
+        capacity_minutes=0,
+        **NO_PROXY,
     )
 
     def _call(self, name: str) -> None:

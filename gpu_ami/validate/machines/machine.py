@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud, log_groups, login, security_groups
-from gpu_ami.errors import CloudError, MachineError, UsageError
+from gpu_ami.cloud import Cloud, aws_errors, log_groups, login, security_groups
+from gpu_ami.errors import CapacityError, CloudError, MachineError, UsageError
 from gpu_ami.validate.machines import console, hanging
 from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.login import (
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from validator.transport import Target
 
 _CONSOLE_LINES = 30
+# EC2 often has capacity again minutes after a stop, also where the place asks for a single attempt at a launch.
+_START_MINUTES, _START_ROUND_SECONDS = 5, 60.0
 _PROXY_SECONDS = 45.0  # until a tunnel stands and sshd's banner comes through it
 
 
@@ -264,11 +266,25 @@ def restart(boot: Boot, machine: Machine, how: str) -> Machine:
             boot.cloud.stop(machine.instance_id)
             boot.cloud.wait_for_state(machine.instance_id, "stopped", within.stop_seconds, boot.cancelled.is_set)
             boot.mark(after, "stopped", started)
-            boot.cloud.start(machine.instance_id)
+            _start(boot, machine.instance_id)
             boot.running(after, seconds, started)
         # What a boot needs does not depend on how long the one before it took to end.
         boot.arrive(after, time.monotonic() + seconds, started, (SYSTEMD,), panics)
     return after
+
+
+def _start(boot: Boot, instance_id: str) -> None:
+    """Orders the start; again each minute while EC2 has no capacity: a stopped instance costs its volume alone."""
+    place = boot.cloud.place
+    minutes = max(place.capacity_minutes, _START_MINUTES if place.billed else 0)
+    deadline = time.monotonic() + 60.0 * minutes
+    while True:
+        try:
+            return boot.cloud.start(instance_id)
+        except CapacityError as error:
+            over = time.monotonic() + _START_ROUND_SECONDS > deadline
+            if over or aws_errors.is_quota(error.code) or boot.cancelled.wait(_START_ROUND_SECONDS):
+                raise
 
 
 def require_interface(interface: str) -> None:

@@ -110,6 +110,19 @@ def test_a_role_that_may_not_join_is_refused_with_the_command_that_admits_it() -
             nodes_of_eks.Eks().require(PLAN, aws, "x")
 
 
+@pytest.mark.parametrize(
+    ("network", "cidr"),
+    [
+        ({"serviceIpv4Cidr": "10.100.0.0/16", "ipFamily": "ipv4"}, "10.100.0.0/16"),
+        ({"serviceIpv6Cidr": "fd30:1c53:5f8a::/108", "ipFamily": "ipv6"}, "fd30:1c53:5f8a::/108"),
+    ],
+)
+def test_nodes_get_the_network_of_services_of_either_family(network: dict[str, str], cidr: str) -> None:
+    aws: Any = Aws(x=a_cluster(kubernetesNetworkConfig=network))
+    found = eks.describe(aws, "x")
+    assert found is not None and found.cidr == cidr
+
+
 @pytest.mark.parametrize("mode", ["API", "API_AND_CONFIG_MAP"])
 def test_an_entry_that_is_of_no_node_is_refused(mode: str) -> None:
     """With such an entry EKS gives the role no node's rights, whatever the ConfigMap says."""

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.report.document import COMES_BACK
-from gpu_ami.validate.machines import restart, restarts
+from gpu_ami.validate.machines import machine, restart, restarts
 from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, STOP_START
 from tests.validate.conftest import PANIC, World, a_boot, a_machine
 from validator.results import Hop
@@ -49,6 +49,26 @@ def test_stop_and_start_may_lead_to_another_address(world: World) -> None:
     assert (after.url, after.boot_id) == ("ssh://admin@192.0.2.2:22", "boot-new")
     assert list(after.stages) == ["stopped", "running", "ssh", "systemd"]
     assert world.targets[-1].host_key == "ssh-ed25519 AAAAfirst"  # a new address is no reason to trust a new key
+
+
+def test_a_start_without_capacity_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_START_ROUND_SECONDS", 0.01)
+    world.way_back = ["refused", "new"]
+    short = CapacityError("starting i-1", code="InsufficientInstanceCapacity")
+    boot, left = a_boot(world), [short, short]
+    start = world.start
+
+    def scarce(instance_id: str) -> None:
+        if left:
+            raise left.pop()
+        start(instance_id)
+
+    monkeypatch.setattr(boot.cloud, "start", scarce)
+    assert restart(boot, a_machine(), STOP_START).boot_id == "boot-new"
+    left.append(CapacityError("starting i-1", code="VcpuLimitExceeded"))
+    with pytest.raises(CapacityError):  # a quota does not pass
+        restart(boot, a_machine(), STOP_START)
+    assert not left
 
 
 def test_key_is_written_down_where_it_was_seen(world: World, tmp_path: Path) -> None:
@@ -131,6 +151,7 @@ def test_who_is_to_blame(
 ) -> None:
     seconds = 0.2 if broken in (stay_up, stay_silent, no_console) else 30.0
     monkeypatch.setitem(world.place.deadlines, "boot_seconds", seconds)
+    monkeypatch.setattr(machine, "_START_MINUTES", 0)
     broken(world)
     with pytest.raises(GpuAmiError) as caught:
         restart(a_boot(world), a_machine(), how)
