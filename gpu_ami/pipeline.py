@@ -326,12 +326,22 @@ def decide(plan: Plan, options: ProofOptions, session: Session, building: BuildO
     expected = cost.estimate(plan.document, instance_types, build=building is not None, nodes=options.nodes)
     if session.place.billed:
         session.progress.note(expected.text)
+        session.progress.note(_if_killed(session.place))
     session.budget.max_cost = options.max_cost
     cost.require_within(expected, options.max_cost, session.budget.spent)
     builder = plan["build"]["instance_type"] if building else None
     layers = building.layered.mode if building else None
     files = session.region.images is not None
     return ProofPlan(plan.image, options, tuple(instance_types), expected, files, builder, layers)
+
+
+def _if_killed(place: Place) -> str:
+    """What ends the machines if this process does not."""
+    hours = runs.LIFETIME.total_seconds() / 3600
+    text = f"if this process is killed: machines shut down by themselves {hours:g} h after their launch"
+    if place.dead_man_role:
+        return f"{text}, and EventBridge Scheduler ends those that hang (dead_man_role)"
+    return f"{text}; one that hangs runs until `gpu-ami sweep` (no dead_man_role)"
 
 
 def require_rest(plan: Plan, decided: ProofPlan, session: Session) -> None:

@@ -251,7 +251,8 @@ def _cluster(text: str) -> str:
 
 def add_max_cost(parser: argparse.ArgumentParser) -> None:
     text = "refuse a run whose expected cost is higher (exit code 2), and stop a run whose machines have reached it"
-    parser.add_argument("--max-cost", type=_dollars, metavar="USD", help=text)
+    text += "; a type without a price is refused, too, unless `none` sets no limit"
+    parser.add_argument("--max-cost", type=_dollars, metavar="USD|none", help=text)
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -259,13 +260,16 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help=text)
 
 
-def _dollars(text: str) -> float:
+def _dollars(text: str) -> float | None:
+    """`none` is no limit, said expressly."""
+    if text == "none":
+        return None
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < 1e9:  # also refuses nan and inf
-        raise argparse.ArgumentTypeError(f"expected US dollars, such as 25 or 7.50, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected US dollars, such as 25 or 7.50, or none, got {text!r}")
     return value
 
 

@@ -73,7 +73,7 @@ def require_within(expected: Estimate, max_cost: float | None, spent: float = 0.
     if max_cost is None:
         return
     if expected.unknown:
-        hint = "leave the type out (--instance-type), or leave out --max-cost"
+        hint = "leave the type out (--instance-type), or say --max-cost none: nothing then limits what the run costs"
         raise UsageError(f"--max-cost {max_cost:g}: no price of {', '.join(expected.unknown)}", hint=hint)
     if expected.usd + spent > max_cost:
         hint = "raise it, or prove fewer instance types (--instance-type)"

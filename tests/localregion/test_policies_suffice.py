@@ -73,6 +73,8 @@ STATEMENTS = [
     for stage in POLICIES
     for name in (stage, *OPTIONAL.get(stage, ()))
     for row in read_policy(name)
+    # A proof logs in by one program alone: that file is judged with caller-build, which needs all of it.
+    if (stage, name) != ("caller-prove", "caller-session-manager")
 ]
 GROUP = "/ec2/accelerated/accel-event-log"
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1"
@@ -409,7 +411,5 @@ def test_a_policy_allows_every_call_of_its_stage(name: str, recorded: Recorded) 
 
 @pytest.mark.parametrize(("stage", "name", "sid"), STATEMENTS, ids=["-".join(row) for row in STATEMENTS])
 def test_each_statement_is_needed(stage: str, name: str, sid: str, recorded: Recorded) -> None:
-    if stage == "caller-prove" and name == "caller-session-manager":
-        pytest.skip("judged with caller-build, which needs all of it")
     kept = statements(stage, without=(name, sid))
     assert [request for request in recorded[stage] if not policies.allows(kept, request)] != []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from gpu_ami.commands import options
 from gpu_ami.errors import UsageError
 from gpu_ami.json_schemas import plan_schema
 from gpu_ami.plan import cost
@@ -147,3 +149,14 @@ def test_machine_time_is_billed_by_the_second_a_minute_at_least() -> None:
     assert cost.MachineTime("trn2.48xlarge", 5.0).usd is None
     times = [cost.MachineTime("g5.12xlarge", 3600.0), cost.MachineTime("trn2.48xlarge", 3600.0)]
     assert cost.spent_usd(times) == pytest.approx(5.672)
+
+
+@pytest.mark.parametrize(("text", "usd"), [("25", 25.0), ("7.50", 7.5), ("none", None)])
+def test_a_limit_is_an_amount_or_expressly_none(text: str, usd: float | None) -> None:
+    assert options._dollars(text) == usd
+
+
+@pytest.mark.parametrize("text", ["None", "0", "-1", "nan", "inf", "much"])
+def test_what_is_no_limit(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="or none"):
+        options._dollars(text)
