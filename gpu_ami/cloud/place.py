@@ -88,7 +88,8 @@ class Place:
     seed of a rehearsal's conditions (docs/conditions.md), "" for none. dead_man_role: ARN of the role in which
     EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does. subnet_ids: further subnets
     are tried where the first has no capacity. capacity: pattern of instance types → ways (capacity.py), in order.
-    capacity_minutes: for how long they are tried again. log_groups: where a proof's machines send their logs: `proof`
+    capacity_minutes: for how long they are tried again. start_minutes: for how long a stopped instance is started again
+    at least: EC2 often has capacity minutes after a stop. log_groups: where a proof's machines send their logs: `proof`
     (groups of its own, removed afterwards) or `production` (the plan's). deadlines: seconds that override
     variables/facts/deadlines.yml: boot_seconds, stop_seconds, arrival_seconds. jump_host, jump_key,
     proxy_command, instance_connect_endpoint: ways to log in (login.py). consistent_seconds: how long AWS may not know
@@ -132,6 +133,7 @@ class Place:
     subnet_ids: tuple[str, ...] = ()
     capacity: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     capacity_minutes: int = 0
+    start_minutes: int = 5
     deadlines: Mapping[str, int] = field(default_factory=dict)
     consistent_seconds: float = 120.0  # EC2 API reference, "Eventual consistency", read 2026-11-22: retry for minutes
     certify_carried: bool = False

@@ -55,7 +55,7 @@ class World:
         log_groups="production",
         deadlines={},
         keys=dict,
-        billed=True,
+        start_minutes=0,
         capacity_minutes=0,
         **NO_PROXY,
     )

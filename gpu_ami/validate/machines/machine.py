@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from validator.transport import Target
 
 _CONSOLE_LINES = 30
-# EC2 often has capacity again minutes after a stop, also where the place asks for a single attempt at a launch.
-_START_MINUTES, _START_ROUND_SECONDS = 5, 60.0
+_START_ROUND_SECONDS = 60.0
 _PROXY_SECONDS = 45.0  # until a tunnel stands and sshd's banner comes through it
 
 
@@ -276,7 +275,7 @@ def restart(boot: Boot, machine: Machine, how: str) -> Machine:
 def _start(boot: Boot, instance_id: str) -> None:
     """Orders the start; again each minute while EC2 has no capacity: a stopped instance costs its volume alone."""
     place = boot.cloud.place
-    minutes = max(place.capacity_minutes, _START_MINUTES if place.billed else 0)
+    minutes = max(place.capacity_minutes, place.start_minutes)
     deadline = time.monotonic() + 60.0 * minutes
     while True:
         try:

@@ -56,6 +56,7 @@ def test_a_start_without_capacity_is_tried_again(world: World, monkeypatch: pyte
     world.way_back = ["refused", "new"]
     short = CapacityError("starting i-1", code="InsufficientInstanceCapacity")
     boot, left = a_boot(world), [short, short]
+    monkeypatch.setattr(boot.cloud.place, "start_minutes", 1)
     start = world.start
 
     def scarce(instance_id: str) -> None:
@@ -151,7 +152,6 @@ def test_who_is_to_blame(
 ) -> None:
     seconds = 0.2 if broken in (stay_up, stay_silent, no_console) else 30.0
     monkeypatch.setitem(world.place.deadlines, "boot_seconds", seconds)
-    monkeypatch.setattr(machine, "_START_MINUTES", 0)
     broken(world)
     with pytest.raises(GpuAmiError) as caught:
         restart(a_boot(world), a_machine(), how)
