@@ -121,10 +121,31 @@ def test_packages(trees: tuple[Inventory, Inventory], judge: Judge) -> None:
 def test_settings(
     trees: tuple[Inventory, Inventory], judge: Judge, check: Any, change: dict[str, Any], message: str
 ) -> None:
-    base, image = (replace(inventory, running=True) for inventory in trees)
+    sshd = (("tcp", 22, "sshd"),)
+    base, image = (replace(inventory, running=True, listeners=sshd) for inventory in trees)
     assert judge(check, {}, subject=subject(base, image)).verdict == "PASS"
     bad = judge(check, {}, subject=subject(base, replace(image, **change)))
     assert bad.verdict == "FAIL" and message in bad.message
+
+
+@pytest.mark.parametrize(
+    ("check", "change", "message"),
+    [
+        (file_account.test_every_kernel_option_is_explained, {"command_line": ("init_on_alloc=0",)}, "init_on_alloc"),
+        (
+            file_account.test_every_listening_program_is_explained,
+            {"listeners": (("tcp", 22, "sshd"),)},
+            "sshd on tcp/22",
+        ),
+    ],
+)
+def test_base_of_a_sandbox_knows_nothing_of_what_a_boot_adds(
+    trees: tuple[Inventory, Inventory], judge: Judge, check: Any, change: dict[str, Any], message: str
+) -> None:
+    """A healthy machine of the local region failed: its base was read in a sandbox, in which nothing listens."""
+    base, image = (replace(inventory, running=True) for inventory in trees)
+    judged = judge(check, {}, subject=subject(base, replace(image, **change)))
+    assert judged.verdict == "UNPROVEN" and "it was not booted" in judged.message and message in judged.message
 
 
 def test_what_runs_is_not_compared_with_a_base_that_did_not(trees: tuple[Inventory, Inventory], judge: Judge) -> None:
