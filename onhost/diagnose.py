@@ -389,7 +389,7 @@ def _nodes(machine: Machine, minors: Dict[str, str]) -> Iterator[Finding]:
 
 _UNITS = (
     "nvidia-fabricmanager.service", "nvidia-persistenced.service", "nvidia-imex.service", "nvidia-dcgm.service",
-    "nvidia-cdi-refresh.service", "nvidia-mps.service", "nvidia-powerd.service",
+    "nvidia-cdi-refresh.service", "nvidia-mps.service", "nvidia-powerd.service", "nvidia_gpu_settings_service.service",
 )  # fmt: skip
 _UNIT_VALUES = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,Result,Type,ConditionResult,StateChangeTimestampMonotonic,"
@@ -412,8 +412,12 @@ def units(machine: Machine) -> Tuple[Any, List[Finding]]:
         state = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)  # type: Record
         if state.get("LoadState") in ("loaded", "masked") and state.get("Id") in _UNITS:
             states[state["Id"]] = state
+    # The persistence daemon by another name, in DLAMIs: the second of the two fails (aws-parallelcluster#5448).
+    of_dlami = states.get("nvidia_gpu_settings_service.service", {}).get("ActiveState") == "active"
     for unit, state in states.items():
         text = _trouble_of_unit(state)
+        if text and of_dlami and unit == "nvidia-persistenced.service":
+            text += "; nvidia_gpu_settings_service.service of the DLAMI runs the daemon already: disable one of the two"
         if text:
             kind = "fabric" if "fabricmanager" in unit else "repair_service"
             findings.append(Finding("action", unit, text, kind, _DO[kind].replace("UNIT", unit)))

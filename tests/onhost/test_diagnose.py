@@ -700,6 +700,14 @@ def test_units_of_the_stack(bench: Bench, name: str, changes: dict[str, str], te
     assert found == ([(name, text)] if text else [])
 
 
+def test_second_persistence_daemon_of_a_dlami_is_named(bench: Bench) -> None:
+    board(bench)
+    both = unit("nvidia-persistenced.service", ActiveState="failed", Result="exit-code")
+    (bench.tools / "units").write_text(both + unit("nvidia_gpu_settings_service.service"))
+    [text] = [one["text"] for one in bench.diagnose()["findings"] if one["probe"] == "units"]
+    assert text.startswith("it failed (exit-code); nvidia_gpu_settings_service.service of the DLAMI runs the daemon")
+
+
 def test_storm_does_not_hide_what_came_first(bench: Bench) -> None:
     board(bench)
     bench.event(code=48, time="2026-11-22T01:00:00Z", pci="0000:1b:00.0")

@@ -87,6 +87,17 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (
         driver.test_persistence_daemon_runs,
+        {
+            "*cat*": "[Unit]",
+            "*is-active nvidia_gpu_settings_service*": "active\n",
+            "*is-active*": (3, "failed\n"),
+            "*": "enabled\n",
+        },
+        "FAIL",
+        "(the DLAMI's nvidia_gpu_settings_service.service runs the daemon already: disable one of the two): expected",
+    ),
+    (
+        driver.test_persistence_daemon_runs,
         {"*": (1, "")},
         "UNPROVEN",
         "the driver's packages have no persistence daemon",
