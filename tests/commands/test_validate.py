@@ -103,11 +103,12 @@ def test_host_is_proven_by_its_address(
         return a_report(a_host())
 
     monkeypatch.setattr(host_proof, "prove_host", prove_host)
-    words = ["--host", "admin@10.0.0.7", "-i", "key", "--reboot", "--instance-id", "i-1"]
+    words = ["--host", "admin@10.0.0.7", "-i", "key", "--reboot", "--instance-id", "i-1", "--deadline", "boot=900"]
     assert cli.main(["validate", *words, "--instance-type", "g5.xlarge"]) == 0
     ((proof, target),) = proofs
     assert target == Target("ssh://admin@10.0.0.7", "g5.xlarge", "i-1", Path("key"))
     assert (proof.out, proof.plan, proof.restarts) == (Path("out/host"), None, (REBOOT,))
+    assert proof.boot_seconds == 900
     assert capsys.readouterr().out.endswith("PASS: ami-1 → out/host/\n")
 
 

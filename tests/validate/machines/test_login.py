@@ -14,8 +14,9 @@ import pytest
 
 from gpu_ami.errors import CapacityError, MachineError
 from gpu_ami.validate.machines import deadlines, hanging, login
-from gpu_ami.validate.machines.restarts import ImageAtFault, is_at_fault
+from gpu_ami.validate.machines.restarts import ImageAtFault, LoginFailed, is_at_fault
 from tests.validate.conftest import PANIC, World
+from validator.transport import Target
 from validator.transport.ssh import CommandExpired, ConnectionDropped, Finished
 
 ROOT = Path(__file__).parents[3]
@@ -190,6 +191,24 @@ def test_what_a_boot_waits_for_is_said_while_it_waits(world: World, monkeypatch:
     assert len(said) == 1 and said[0].startswith(
         "waits for nvidia-fabricmanager.service: activating (start-pre) for 228 s"
     )
+
+
+@pytest.mark.parametrize(("boot_seconds", "expected"), [(900.0, 900.0), (None, 1200.0)])
+def test_reboot_of_a_host_has_the_caller_s_deadline(
+    monkeypatch: pytest.MonkeyPatch, boot_seconds: float | None, expected: float
+) -> None:
+    """`--host --reboot --deadline boot=900`; else that of the instance type (facts/deadlines.yml)."""
+    waited: list[float] = []
+
+    def reach(_target: object, deadline: float, *_: object) -> None:
+        waited.append(deadline - time.monotonic())
+        raise LoginFailed("no login")
+
+    monkeypatch.setattr(login, "order_reboot", lambda *_: ("boot-1", "ssh-ed25519 AAAA"))
+    monkeypatch.setattr(login, "reach", reach)
+    with pytest.raises(LoginFailed):
+        login.reboot_host(Target("10.0.0.7"), threading.Event(), "g5.xlarge", boot_seconds)
+    assert waited == [pytest.approx(expected, abs=5)]
 
 
 def test_console_names_the_job_that_a_boot_without_a_login_waits_for() -> None:
