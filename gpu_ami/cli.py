@@ -54,7 +54,10 @@ class _Parser(argparse.ArgumentParser):
         if choice := _INVALID_CHOICE.search(message):
             return did_you_mean(choice["word"], re.findall(r"[\w.-]+", choice["names"]))
         if message.startswith("unrecognized arguments: -"):
-            return did_you_mean(message.split()[2].partition("=")[0], self._options())
+            word, options = message.split()[2].partition("=")[0], self._options()
+            if word in options:
+                return f"; {word} is an option of other commands, and stands after its command"
+            return did_you_mean(word, options)
         return ""
 
     def _options(self) -> set[str]:

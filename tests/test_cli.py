@@ -176,6 +176,7 @@ def test_wrong_input_ends_with_2_and_says_what_to_do(
         (["plan", "x", "--wher", "aws.yml"], "unrecognized arguments: --wher aws.yml; did you mean --where?"),
         (["plan", "x", "-o", ""], "-o: expected a value, got an empty text"),
         (["runbook", "gpu-rest"], "did you mean gpu-reset?"),
+        (["-q", "checks"], "-q is an option of other commands, and stands after its command"),
     ],
 )
 def test_a_misspelt_word_is_answered_with_the_nearest(
