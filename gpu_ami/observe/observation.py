@@ -105,7 +105,8 @@ class Observation:
         others = [
             f"{source} {', '.join(versions[:_MANY])}"
             for source, versions in named.items()
-            if not (any if several else all)(same(version, other) for other in versions)
+            # Of driver trees, which lie beside each other, a boot takes one.
+            if not (any if several or source == "driver tree" else all)(same(version, other) for other in versions)
         ]
         return Found(
             name,

@@ -28,6 +28,23 @@ def eks_archive(root: Path) -> Path:
     return image.done()
 
 
+def eks_trees(root: Path) -> Path:
+    """EKS's accelerated AMI v20260923: two drivers as trees below /opt/nvidia, the kubelet's version in a file."""
+    image = Image(root, "al2023", kernels=(AL2023,))
+    image.install("nvidia-container-toolkit-base", version="1.19.1-1")
+    for tree, version in (("lts", "580.178.04"), ("pb", "595.91.07")):
+        folder = f"opt/nvidia/{tree}/usr/lib64"
+        image.write(f"{folder}/libcuda.so.{version}", "")
+        image.link(f"{folder}/libcuda.so.1", f"libcuda.so.{version}")
+        for flavour in ("open", "proprietary"):
+            image.write(f"opt/nvidia/{tree}/flavors/{flavour}/lib/modules/{AL2023}/extra/nvidia.ko", "")
+    image.write("usr/bin/nodeadm", "")
+    image.write("usr/bin/containerd", "")
+    image.write("etc/eks/release", 'BASE_AMI_ID="ami-1"\nARCH="x86_64"\n')
+    image.write("etc/eks/kubelet-version.txt", "Kubernetes v1.35.2-eks-40737a8\n")
+    return image.done()
+
+
 def pcluster(root: Path) -> Path:
     """ParallelCluster's Ubuntu: .run installer with DKMS, fabric manager held, the agent configured by the cluster."""
     image = Image(root, "ubuntu2204", kernels=(UBUNTU,))

@@ -19,6 +19,10 @@ CASES: dict[str, tuple[Callable[[Path], Path], dict[str, str], set[str], set[str
         {"nvidia_driver": "580.126.09", "fabric_manager": "580.126.09", "imex": "580.126.09", "node_eks": "1.35"},
         {"no-agent"}, {"module-missing", "no-libraries", "nouveau", "no-package"}, False,
     ),
+    "EKS with trees of drivers": (
+        pipelines.eks_trees, {"nvidia_driver": "595.91.07", "container_toolkit": "1.19.1", "node_eks": "1.35"},
+        {"no-agent"}, {"module-missing", "no-libraries", "nouveau", "no-package", "no-smi", "sources-differ"}, False,
+    ),
     "ParallelCluster": (
         pipelines.pcluster,
         {"nvidia_driver": "550.90.07", "fabric_manager": "550.90.07", "node_parallelcluster": "3.12.0"},

@@ -41,7 +41,7 @@ def readings(host: Any, plan: PlanDocument) -> dict[str, list[dict[str, Any]]]:
 def _versions(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
     by_source: dict[str, list[str]] = {}
     for row in rows:
-        if row.get("version"):
+        if row.get("version") and row["source"] != "driver tree":  # EKS's: a boot takes one of several
             by_source.setdefault(str(row["source"]), []).append(str(row["version"]))
     return {source: sorted(set(versions)) for source, versions in by_source.items()}
 

@@ -28,6 +28,7 @@ _OBSERVED = {
         file("/usr/bin/nodeadm", PRESENCE),
         file("/etc/eks/bootstrap.sh", PRESENCE),
         package(r"kubelet", r"^(\d+\.\d+)"),
+        content("/etc/eks/kubelet-version.txt", r"v(\d+\.\d+)"),  # install-worker.sh of amazon-eks-ami
         content("/etc/eks/release", r'KUBERNETES_VERSION="?v?(\d+\.\d+)'),
         program("kubelet --version", r"v(\d+\.\d+)"),
     ),

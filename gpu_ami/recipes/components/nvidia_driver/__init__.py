@@ -112,9 +112,11 @@ COMPONENT = Component(
             file("libnvidia-ml.so.1", r"libnvidia-ml\.so\.(\d{3}\.\d+(?:\.\d+)?)$", "library file"),
             file("/var/lib/dkms/nvidia*/*/source", rf"/usr/src/nvidia[\w-]*-{DRIVER}$", "DKMS"),
             # Bottlerocket's driver, which driverdog links at boot (bottlerocket-core-kit, packages/kmod-*-nvidia).
-            file("/usr/lib/nvidia/tesla/libcuda.so.*", rf"libcuda\.so\.{DRIVER}$", "library file"),
+            file("/usr/lib/nvidia/tesla/libcuda.so.*", r"libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)$", "library file"),
             record("/var/log/nvidia-installer.log", rf"NVIDIA-Linux-\w+-{DRIVER}|driver version:? *{DRIVER}"),
             content("/opt/nvidia/drivers/*/.version", DRIVER, "driver tree"),
+            # EKS's accelerated AMI v20260923 keeps its drivers as trees (lts, pb); a boot puts one in place.
+            file("/opt/nvidia/*/usr/lib64/libcuda.so.*", r"libcuda\.so\.(\d{3}\.\d+(?:\.\d+)?)$", "driver tree"),
             # EKS's kmod-util keeps each flavour as a DKMS tarball, and a boot installs one (amazon-eks-ami 81fec2e8).
             file("/var/lib/dkms-archive/nvidia*/*.tar.gz", rf"/nvidia[\w-]*-{DRIVER}-kernel", "driver tree"),
             program("nvidia-smi --query-gpu=driver_version --format=csv,noheader", rf"(?m)^{DRIVER}$"),
