@@ -36,13 +36,19 @@ _ADVICE = "the job that proves signs it: `gpu-ami validate --sign KEY`; here, --
 def sign(report: Report, folder: Path, signers: Sequence[Signer] = ()) -> None:
     """Signs a report in a folder with this machine's key and further ones. UsageError, CloudError: one cannot sign.
 
-    Whatever its verdict: a shard has none of its own. A state folder that cannot be written leaves the machine's out.
+    Whatever its verdict: a shard has none of its own. A state folder that cannot be written leaves the machine's out;
+    without --sign a folder with links or odd names stays unsigned: a proof does not fail because of it.
     """
     own = _own_signer()
-    signers = [*([own] if own else []), *signers]
-    if signers:
+    everyone = [*([own] if own else []), *signers]
+    try:
         payload = statement.of_report(folder, report, _names(folder)).to_bytes()
-        statement.sign(payload, signers, folder, writer.SIGNATURE_FILE)
+    except UsageError:
+        if signers:
+            raise
+        return
+    if everyone:
+        statement.sign(payload, everyone, folder, writer.SIGNATURE_FILE)
 
 
 def _own_signer() -> Signer | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_ami.errors import UsageError
 from gpu_ami.release import keys, report_signature
 from gpu_ami.report import writer
 from tests.release import examples
@@ -42,3 +43,14 @@ def test_a_report_that_failed_is_signed_as_failed(tmp_path: Path, home: Path) ->
     content = json.loads((tmp_path / writer.SIGNATURE_FILE).read_text())
     assert content["payloadType"] == "application/vnd.in-toto+json" and report_signature.examine(report, tmp_path)
     assert report_signature.examine(report, tmp_path).refused == ""
+
+
+def test_a_link_in_the_folder_leaves_a_proof_unsigned(tmp_path: Path, home: Path) -> None:
+    report = a_report(a_host())
+    writer.write(report, tmp_path / "out")
+    (tmp_path / "out/evidence").mkdir()
+    (tmp_path / "out/evidence/kernel.log").symlink_to("/etc/hostname")
+    report_signature.sign(report, tmp_path / "out")
+    assert not (tmp_path / "out" / writer.SIGNATURE_FILE).exists()
+    with pytest.raises(UsageError, match="a symbolic link"):
+        report_signature.sign(report, tmp_path / "out", [examples.signer(tmp_path, "job.key")])
