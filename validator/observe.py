@@ -95,54 +95,80 @@ FIXTURES = ("host", "plan", "machine", "cloudwatch", "observe")
 
 
 def judge(check: RunningCheck, report: pytest.TestReport, call: pytest.CallInfo[None], *, is_ours: bool = True) -> None:
-    """Records the outcome of one phase. is_ours: whether the check is one that comes with the validator."""
+    """Records the outcome of one phase, or of a subtest. is_ours: whether the check comes with the validator.
+
+    Several phases and subtests of a check may fail: the worst verdict stays, and the message of each failure.
+    """
     check.update(seconds=round(check.latest("seconds") + call.duration, 3))
     if report.when == "call" and report.passed:
         if check.latest("attempts") == 1:
-            check.update(verdict=Verdict.PASS, message="")
+            _settle(check, Verdict.PASS, "")
         else:
-            message = "passed only after the connection was lost and reopened"
-            check.update(verdict=Verdict.FLAKY, message=message)
+            _settle(check, Verdict.FLAKY, "passed only after the connection was lost and reopened")
     elif report.skipped:
-        check.update(verdict=Verdict.UNPROVEN, message=_reason(report))
+        _settle(check, Verdict.UNPROVEN, _reason(report, call))
     elif report.failed:
-        fault = call.excinfo.value if call.excinfo else None
-        lost = isinstance(fault, TransportFault)
-        text = f"{fault}" if fault else report.longreprtext
-        from validator.cloudwatch import ApiRefused  # imported here: most runs have no use for either
-        from validator.schema import did_you_mean
+        verdict, message = _failure(report, call, is_ours)
+        _settle(check, verdict, f"in teardown: {message}" if report.when == "teardown" else message)
 
-        if isinstance(fault, ApiRefused):  # an error of the account, place or time, not of the image
-            check.update(verdict=Verdict.ERROR, message=text)
-            return
-        if isinstance(fault, pytest.FixtureLookupError):
-            near = did_you_mean(fault.argname, FIXTURES)
-            message = f"error in the check: fixture {fault.argname!r} not found{near}; known: {', '.join(FIXTURES)}"
-            check.update(verdict=Verdict.ERROR, message=message)
-            return
-        if fault is not None and not lost and _is_of_the_check(call, is_ours):
-            where = _line(call, report)
-            phase = "in teardown: " if report.when == "teardown" else ""
-            message = f"{phase}error in the check{where}: {type(fault).__name__}: {text.strip()}"
-            check.update(verdict=Verdict.ERROR, message=message)
-            return
-        message = f"transport error: {text}" if lost else _message(text, call)
-        if report.when == "teardown":
-            message = f"in teardown: {message}"
-        check.update(verdict=Verdict.UNPROVEN if lost else Verdict.FAIL, message=message)
+
+_WORST_FIRST = (Verdict.FAIL, Verdict.ERROR, Verdict.UNPROVEN, Verdict.FLAKY, Verdict.PASS)
+
+
+def _settle(check: RunningCheck, verdict: Verdict, message: str) -> None:
+    """Keeps the worst verdict of a check, and the message of every failure."""
+    earlier, told = check.latest("verdict"), check.latest("message")
+    if check.judged and _WORST_FIRST.index(earlier) <= _WORST_FIRST.index(verdict):
+        verdict, message, told = earlier, told, message
+    failures = check.judged and verdict in (Verdict.FAIL, Verdict.ERROR)
+    check.update(verdict=verdict, message="\n".join(filter(None, (message, told))) if failures else message)
+    check.judged = True
+
+
+def _failure(report: pytest.TestReport, call: pytest.CallInfo[None], is_ours: bool) -> tuple[Verdict, str]:
+    """Verdict and message of a phase that failed."""
+    from validator.cloudwatch import ApiRefused  # imported here: most runs have no use for either
+    from validator.schema import did_you_mean
+
+    fault = call.excinfo.value if call.excinfo else None
+    if fault is None:  # pytest itself decided: an expected failure did not happen
+        return Verdict.FAIL, report.longreprtext.replace("[XPASS(strict)]", "passed, but is marked xfail(strict):")
+    text = str(fault).strip()
+    if isinstance(fault, TransportFault):
+        return Verdict.UNPROVEN, f"transport error: {text}"
+    if isinstance(fault, ApiRefused):  # an error of the account, place or time, not of the image
+        return Verdict.ERROR, text
+    if isinstance(fault, pytest.FixtureLookupError):
+        near = did_you_mean(fault.argname, FIXTURES)
+        known = ", ".join(FIXTURES)
+        return Verdict.ERROR, f"error in the check: fixture {fault.argname!r} not found{near}; known: {known}"
+    if _is_of_the_check(call, is_ours):
+        return Verdict.ERROR, f"error in the check{_line(call, report)}: {type(fault).__name__}: {text}"
+    return Verdict.FAIL, _message(text, call)
 
 
 def _is_of_the_check(call: pytest.CallInfo[None], is_ours: bool) -> bool:
-    """Whether an exception says something about the check alone: it asserted nothing about the image.
-
-    testinfra asserts the exit status of its own commands (`run_expect`): of `systemctl is-enabled`, 0 or 1, where
-    systemd 255 answers 4 for a unit that does not exist (pytest-testinfra#801).
-    """
+    """Whether an exception says something about the check alone: it asserted nothing about the image."""
     assert call.excinfo is not None
-    last = call.excinfo.traceback[-1] if call.excinfo.traceback else None
-    if last is not None and last.name == "run_expect" and Path(last.path).parent.name == "testinfra":
+    names = [entry.name for entry in call.excinfo.traceback]
+    if _of_testinfra(call) or "async_fail" in names:  # pytest does not run `async def`
         return True
     return not is_ours and call.excinfo.type.__name__ not in _ABOUT_THE_IMAGE
+
+
+def _of_testinfra(call: pytest.CallInfo[None]) -> bool:
+    """Whether a module of testinfra asserted the exit status of a command of its own (`run_expect`, `run_test`).
+
+    Of `systemctl is-enabled`, 0 or 1: systemd 255 answers 4 for a unit that does not exist (pytest-testinfra#801). A
+    check that calls them itself asserts something about the image.
+    """
+    assert call.excinfo is not None
+    callers = [(Path(entry.path), entry.name) for entry in call.excinfo.traceback]
+    if not callers or callers[-1][1] != "run_expect":
+        return False
+    while callers and callers[-1][1] in ("run_expect", "run_test") and callers[-1][0].name == "host.py":
+        callers.pop()
+    return bool(callers) and "testinfra" in callers[-1][0].parts
 
 
 def _line(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
@@ -154,13 +180,18 @@ def _line(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
     return f" ({name}:{lines[-1]})" if lines else ""
 
 
-def _reason(report: pytest.TestReport) -> str:
+def _reason(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str:
+    """Why a check was skipped, or is expected to fail and did."""
     where = report.longrepr
+    if expected := getattr(report, "wasxfail", None):
+        fault = call.excinfo.value if call.excinfo else None
+        told = "" if fault is None or isinstance(fault, pytest.xfail.Exception) else str(fault).strip().split("\n")[0]
+        reason = str(expected).removeprefix("reason: ")
+        return f"failed as expected (xfail: {reason}){': ' * bool(told)}{told}"
     text = where[2] if isinstance(where, tuple) else report.longreprtext
     return text.removeprefix("Skipped: ")
 
 
 def _message(text: str, call: pytest.CallInfo[None]) -> str:
     kind = call.excinfo.type.__name__ if call.excinfo else ""
-    text = text.strip()
     return text if kind in _ABOUT_THE_IMAGE else f"{kind}: {text}"

@@ -109,6 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "survives: must also hold after a reboot and after stop and start; runs again then"
     )
+    config.addinivalue_line("filterwarnings", "error::pytest.PytestReturnNotNoneWarning")  # it asserts nothing
     config.addinivalue_line("markers", "offline: only for an image's files (--hosts=image://PATH)")
     if config.getoption("results") is not None and (config.getoption("numprocesses", None) or _is_worker(config)):
         raise pytest.UsageError(
@@ -154,6 +155,7 @@ def pytest_collection_modifyitems(
 ) -> Iterator[None]:
     if not session.testsfailed:  # otherwise pytest reports the file that it could not read
         selection.require_some_of_each(config, items)
+    selection.require_known_marks(config, items)
     selection.select(config, items, config.stash[RUN].plan)
     yield
     selection.order(items, config.stash[RUN].plan)  # last: pytest brings the checks of a file together again

@@ -346,6 +346,7 @@ class RunningCheck:
     def __init__(self, record: CheckRecord) -> None:
         self._record = record
         self._changes: dict[str, object] = {}
+        self.judged = False  # whether a phase or a subtest has been judged
 
     @property
     def record(self) -> CheckRecord:

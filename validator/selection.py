@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from validator.plan_document import PlanDocument
 
 
+import difflib
 import functools
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from validator import isolation, tiers
@@ -157,6 +158,27 @@ def _has(plan: PlanDocument, path: str) -> bool:
     return name in plan and (not key or bool(section(plan, name).get(key)))
 
 
+_MARKS = ("tier", "planned", "without", "needs", "survives", "live", "after_live", "offline")
+_MISSPELT = 0.75  # similarity of `teir` and `tier`; of `needs_gpu` and `needs` it is 0.71
+
+
+def require_known_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+    """UsageError: a mark that is not registered and looks like one of ours, which would have no effect."""
+    registered = {str(line).partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    users = [item for item in items if item.path.parent != isolation.CHECKS]
+    unknown = {mark.name: item for item in users for mark in item.iter_markers() if mark.name not in registered}
+    for name, marked in unknown.items():
+        if near := difflib.get_close_matches(name, _MARKS, n=1, cutoff=_MISSPELT):
+            raise pytest.UsageError(
+                f"{_where(marked)}: unknown mark {name!r}; did you mean {near[0]}? "
+                "A mark of your own is registered in conftest.py: config.addinivalue_line('markers', …)"
+            )
+
+
+def _where(item: pytest.Item) -> str:
+    return f"{item.path}::{getattr(item, 'originalname', None) or item.name}"
+
+
 def _is_offline(item: pytest.Item) -> bool:
     _, host = host_of(item)
     return isinstance(getattr(host, "backend", None), backend.ImageBackend)
@@ -205,7 +227,7 @@ def needs_of(item: pytest.Item) -> str:
     marker = marker_of(item, "needs")
     name = str(marker.args[0]) if marker and marker.args else NOTHING
     if name not in (NOTHING, OBSERVED_VALUE, PROMISE):
-        raise pytest.UsageError(f"{item.nodeid}: expected needs of nothing, observed or promise, got {name!r}")
+        raise pytest.UsageError(f"{_where(item)}: expected needs of nothing, observed or promise, got {name!r}")
     return name
 
 
@@ -214,7 +236,7 @@ def tier_of(item: pytest.Item) -> str:
     marker = marker_of(item, "tier")
     name = str(marker.args[0]) if marker and marker.args else "T1"
     if name not in tiers.NAMES:
-        raise pytest.UsageError(f"{item.nodeid}: expected a tier of {', '.join(tiers.NAMES)}, got {name!r}")
+        raise pytest.UsageError(f"{_where(item)}: expected a tier of {', '.join(tiers.NAMES)}, got {name!r}")
     return name
 
 

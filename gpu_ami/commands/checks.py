@@ -86,8 +86,7 @@ def text(records: Sequence[CheckRecord]) -> str:
 def list_checks(folders: Sequence[Path] = ()) -> list[CheckRecord]:
     """Our checks, and those of a user's folders, in pytest's order. UsageError: a folder has none, or is broken."""
     import validator
-    from gpu_ami import process
-    from gpu_ami.validate import collect
+    from gpu_ami.validate import collect, why_not_collected
     from validator.results import HostResults
 
     missing = [str(folder) for folder in folders if not folder.exists()]
@@ -101,5 +100,5 @@ def list_checks(folders: Sequence[Path] = ()) -> list[CheckRecord]:
         if done.returncode != 0 or not results.exists():
             names = ", ".join(map(str, folders)) or str(own)
             hint = "a folder holds testinfra files: test_*.py, with functions test_*"
-            raise UsageError(f"pytest cannot collect the checks in {names}", details=process.describe(done), hint=hint)
+            raise UsageError(f"pytest cannot collect the checks in {names}", details=why_not_collected(done), hint=hint)
         return list(HostResults.load(results).checks)

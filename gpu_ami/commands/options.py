@@ -341,14 +341,13 @@ def require_waivers(file: Path | None) -> None:
 def _require_checks(folders: Sequence[Path]) -> None:
     if not folders:
         return
-    from gpu_ami import process
-    from gpu_ami.validate import collect
+    from gpu_ami.validate import collect, why_not_collected
 
     done = collect([], folders)
     if done.returncode != 0:
         names = ", ".join(map(str, folders))
         hint = "--checks takes folders of testinfra files: test_*.py, with functions test_*"
-        raise UsageError(f"pytest cannot collect the checks in {names}", details=process.describe(done), hint=hint)
+        raise UsageError(f"pytest cannot collect the checks in {names}", details=why_not_collected(done), hint=hint)
 
 
 def add_sign(parser: argparse.ArgumentParser, what: str = "certificate") -> None:

@@ -18,6 +18,6 @@ machine_group        several machines of one type: launch, boots, checks of tier
 
 from gpu_ami.validate.machines import REBOOT, RESTARTS, parse
 from gpu_ami.validate.proof import BUSY, Proof, site_checks
-from gpu_ami.validate.validator_process import Target, collect
+from gpu_ami.validate.validator_process import Target, collect, why_not_collected
 
-__all__ = ["BUSY", "REBOOT", "RESTARTS", "Proof", "Target", "collect", "parse", "site_checks"]
+__all__ = ["BUSY", "REBOOT", "RESTARTS", "Proof", "Target", "collect", "parse", "site_checks", "why_not_collected"]

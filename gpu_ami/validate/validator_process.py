@@ -135,6 +135,21 @@ def collect(options: Sequence[str], checks: Sequence[Path]) -> process.Completed
     return process.run(command, timeout=_COLLECT_SECONDS, env=isolation.VARIABLES, without=without, check=False)
 
 
+def why_not_collected(done: process.Completed) -> list[str]:
+    """What pytest says of the files that it could not collect, without the list of those that it could."""
+    lines = done.stdout.splitlines()
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+    begin = next((number + 1 for number, line in enumerate(lines) if line.strip("= ") == "ERRORS"), None)
+    if begin is not None:
+        end = next((number for number in range(begin, len(lines)) if lines[number].startswith("===")), len(lines))
+        told = (line.strip("_ ") if line.startswith("___") else line for line in lines[begin:end])
+        errors = [line for line in told if not line.startswith(_NO_NEWS)] + errors
+    return [line.removeprefix("ERROR: ") for line in errors][:40] or process.describe(done)
+
+
+_NO_NEWS = ("Hint: ", "Traceback:", "ERROR collecting test session")
+
+
 def partial_results(folder: Path, host: str) -> HostResults:
     """What a validator that is still running, or was cut off, has judged so far."""
     return HostResults(host, read_journal(journal_of(folder / RESULTS_FILE)))

@@ -125,6 +125,7 @@ def test_failure_in_teardown_names_the_phase(run: Run) -> None:
 SERVICE = """\
 from testinfra.backend.base import CommandResult
 from testinfra.host import Host
+from testinfra.modules.service import SystemdService as Service
 
 class Answers(Host):
     def __init__(self, code):
@@ -141,7 +142,12 @@ def test_it():
     ("body", "verdict", "message"),
     [
         # systemd 255: is-enabled exits 4 (pytest-testinfra#801); testinfra knows 0 and 1 alone.
-        ("Answers(4).run_test('systemctl is-enabled x')", "ERROR", "error in the check (test_given.py:11): Assert"),
+        (
+            "SystemdService.get_module(Answers(4))('x').is_enabled",
+            "ERROR",
+            "error in the check (test_given.py:12): Assert",
+        ),
+        ("Answers(4).run_test('systemctl is-enabled x')", "FAIL", "Unexpected exit code 4"),  # the check's own choice
         ("assert Answers(1).run_test('systemctl is-enabled x').rc == 0", "FAIL", "assert 1 == 0"),
         ("Answers(1).check_output('nvidia-smi')", "FAIL", "Unexpected exit code 1"),
     ],

@@ -326,10 +326,10 @@ class _ItemState:
         self._of_host: dict[Any, Any] = {}  # those of its class, module and packages, with the node
         self._fixtures: dict[Any, tuple[Any, list[Any]]] = {}  # values of its own
         self._out, self._err = io.StringIO(), io.StringIO()
-        self._sudo: Any = None
+        self._sudo: list[tuple[backend.BatchBackend, Any]] = []
         self._phase: str | None = None
         self._streams: tuple[Any, Any] = (None, None)
-        self._backend: backend.BatchBackend = _host_of(item).backend
+        self._link: backend.HostLink = _host_of(item).backend.link
 
     def enter(self) -> None:
         """Restores the state of this item, which resumes."""
@@ -339,8 +339,8 @@ class _ItemState:
         pytest_internals.set_setup_stack(self.session, stack)
         self.shared.restore_values(self.parents)
         _restore(self._fixtures)
-        if self._sudo is not None:
-            self._backend.__dict__["get_command"] = self._sudo
+        for of_host, get_command in self._sudo:
+            of_host.__dict__["get_command"] = get_command
         if self._phase is not None and os.environ.get(_PHASE) != self._phase:
             os.environ[_PHASE] = self._phase
         self._streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (self._out, self._err)
@@ -348,8 +348,9 @@ class _ItemState:
     def leave(self) -> None:
         """Saves the state of this item, which is suspended or has ended."""
         sys.stdout, sys.stderr = self._streams
-        # `with host.sudo()` sets its own get_command on the backend, which all items share.
-        self._sudo = self._backend.__dict__.pop("get_command", None)
+        # `with host.sudo()` sets its own get_command on a backend (the host's or its root twin's) that all items share.
+        own = [(of_host, of_host.__dict__.pop("get_command", None)) for of_host in self._link.backends]
+        self._sudo = [(of_host, get_command) for of_host, get_command in own if get_command is not None]
         self._phase = os.environ.get(_PHASE)  # stays until another item sets its own
         stack = pytest_internals.setup_stack(self.session)
         self._entry = stack.get(self.item)

@@ -74,12 +74,12 @@ class ConcurrentChecks:
 
     def _next_to_run(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         """The next item that has not run yet, so that fixtures of finished items are torn down."""
+        if self._not_run and self._not_run[0] is item:
+            self._not_run.popleft()
         if nextitem not in self._reports:
             if nextitem is not None and can_run_concurrently(nextitem):  # its host's fixtures are set up anew
                 return OnlySession(nextitem.session)
             return nextitem
-        if self._not_run and self._not_run[0] is item:
-            self._not_run.popleft()
         return self._not_run[0] if self._not_run else None
 
     def _run_from(self, first: pytest.Item) -> None:

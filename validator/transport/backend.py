@@ -67,6 +67,7 @@ class HostLink:
         self.commands = 0
         self.execs = 0
         self.connections = 0
+        self.backends: list[BatchBackend] = []  # of testinfra's hosts that use it
         self._connection: Connection | Entered | None = None
         self._early: Future[_EarlyConnection] | None = None
         self._known: dict[bool, Mapping[str, Answer]] = {}
@@ -293,6 +294,7 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
         super().__init__(spec.name, sudo=bool(rest.get("sudo")), sudo_user=rest.get("sudo_user"))
         target = _target(spec, ssh_config, ssh_identity_file, timeout)
         self.link = link_to(target)
+        self.link.backends.append(self)
         self.port = target.port
         if DEFAULTS.connect_early:
             self.link.connect_early(root=DEFAULTS.as_root or (self.sudo and self.sudo_user is None))
@@ -300,8 +302,13 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
     def as_root(self) -> BatchBackend:
         """The same link, through its root shell."""
         twin = copy.copy(self)
+        twin.__dict__.pop("get_command", None)  # of a `with host.sudo()` around this call
         twin.sudo, twin.sudo_user = True, None
+        self.link.backends.append(twin)
         return twin
+
+    def __repr__(self) -> str:
+        return f"<{self.get_pytest_id()}>"
 
     def get_pytest_id(self) -> str:
         target = self.link.target
@@ -350,6 +357,7 @@ class ImageBackend(BatchBackend):
         path = Path(urllib.parse.unquote(hostspec))
         base.BaseBackend.__init__(self, str(path))
         self.link = link_to(Image(path))
+        self.link.backends.append(self)
 
 
 def _target(spec: Any, ssh_config: str | None, key_file: str | None, timeout: float | None) -> Target:
