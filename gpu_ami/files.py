@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 from gpu_ami.errors import UsageError
 from validator.inputs import parse_json, read_text
+from validator.schema import key_lines, line_of
 
 _OWNER_AND_UMASK = 0o666
 # Of a file in YAML that a person writes; the largest table of facts has a tenth of it.
@@ -176,6 +177,20 @@ def read_yaml(path: Path, hint: str) -> Any:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: {not_utf_8(error.object, error)}", hint=hint) from error
     return parse_yaml(text, str(path))
+
+
+def lines_of(path: Path) -> dict[str, int]:
+    """The line of each key of a YAML file, by its path; {} if it cannot be read."""
+    try:
+        return key_lines(read_text(path, _LARGEST_YAML))
+    except (OSError, ValueError):
+        return {}
+
+
+def located(name: str, lines: Mapping[str, int], path: str) -> str:
+    """`recipe.yml:5`: a file's name with the line of a key; the name alone where the file does not have the key."""
+    line = line_of(lines, path)
+    return name if line is None else f"{name}:{line}"
 
 
 def _duplicate_keys(node: Any, seen: set[int]) -> Iterator[tuple[int, int, str]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 # Similar names take a millisecond a key: a file that is something else may have any number of keys.
 _SHOWN_UNKNOWN = 50
+_MANY_KEYS = 12
 
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
@@ -35,8 +36,51 @@ class Mistake:
 
 def key_path(path: str, key: Any) -> str:
     """The path of a key below another. A key with other characters than letters, digits, - and _ is quoted."""
-    word = key if isinstance(key, str) and re.fullmatch(r"[\w-]+", key) else repr(key)
+    if isinstance(key, bool) or key is None:
+        word = "null" if key is None else str(key).lower()
+    else:
+        word = key if isinstance(key, str) and re.fullmatch(r"[\w-]+", key) else repr(key)
     return f"{path}.{word}" if path else word
+
+
+def key_lines(text: str) -> dict[str, int]:
+    """The line, from 1, of each key and item of a YAML text, by its path (`instance_types[0]`); {}: it is not YAML."""
+    import yaml
+
+    lines: dict[str, int] = {}
+    seen: set[int] = set()  # an alias stands for one node wherever it is used
+
+    def walk(node: Any, path: str) -> None:
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                below = key_path(path, _KEYS_READ.get(str(key.value).lower(), key.value))
+                for name in (below, f"{path}.{key.value}"):  # messages of rules do not quote p5.48xlarge
+                    lines.setdefault(name, key.start_mark.line + 1)
+                walk(value, below)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                lines[f"{path}[{index}]"] = item.start_mark.line + 1
+                walk(item, f"{path}[{index}]")
+
+    try:
+        walk(yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), "")
+    except (yaml.YAMLError, RecursionError):
+        return {}
+    return lines
+
+
+# Keys that YAML reads as another value, as key_path writes that.
+_KEYS_READ = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False, "null": None, "~": None}
+
+
+def line_of(lines: Mapping[str, int], path: str) -> int | None:
+    """The line of a path, or of the nearest key above it that the text has."""
+    while path and path not in lines:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return lines.get(path)
 
 
 @dataclass(frozen=True)
@@ -56,7 +100,15 @@ class Text:
             yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{_quoted(value)}")
         elif not re.fullmatch(self.pattern, value):
             expected = self.expected if self.what != "text" else f"something like {self.example}"
-            yield Mistake(path, f"expected {expected}, got {_shown(value)}")
+            yield Mistake(path, f"expected {expected}, got {_shown(value)}{self._near(value)}")
+
+    def _near(self, value: str) -> str:
+        """The value as the pattern takes it: without spaces around it, in lower case, without the v of a version."""
+        bare = value.strip()
+        for near in (bare, bare.lower(), re.sub(r"^[vV](?=\d)", "", bare)):
+            if near and near != value and re.fullmatch(self.pattern, near):
+                return f"; did you mean {near}?"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +123,15 @@ class Integer:
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
-            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}")
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{self._how(value)}")
+        elif written := getattr(value, "written", ""):  # 010 is 8, and 2:30 is 150
+            yield Mistake(path, f"expected {self.expected}, got {written}, which YAML reads as {int(value)}")
+
+    def _how(self, value: Any) -> str:
+        """How to write a number that came as text."""
+        if not isinstance(value, str) or not re.fullmatch(r"\s*\d+\s*[A-Za-z]*\s*", value):
+            return ""
+        return f"; in YAML write {value.strip()} without quotes" if value.strip().isdigit() else "; write no unit"
 
 
 @dataclass(frozen=True)
@@ -97,7 +157,10 @@ class Flag:
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, bool):
-            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}")
+            said = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+            near = said.get(value.lower()) if isinstance(value, str) else None
+            how = f"; in YAML write {near} without quotes" if near else ""
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{how}")
 
 
 @dataclass(frozen=True)
@@ -120,6 +183,8 @@ class Choice:
             yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{self._hint(value)}{otherwise}")
 
     def _hint(self, value: Any) -> str:
+        if isinstance(value, int) and not isinstance(value, bool) and all(isinstance(one, int) for one in self.allowed):
+            return f"; nearest: {min(self.allowed, key=lambda one: abs(one - value))}"
         same = next((item for item in self.allowed if str(item) == str(value)), None)
         if isinstance(value, str) and value in self.other_names:
             return f"; did you mean {self.other_names[value]}?"
@@ -133,7 +198,8 @@ class Named:
     """The name of a row in a table that is too long to print. what: what the names are, for messages.
 
     pattern: other names that are allowed too (a builder does not have to be an accelerated instance type).
-    otherwise: what to do where the name is right and the table lacks it.
+    otherwise: what to do where the name is right and the table lacks it. refused: a pattern of names that cannot be
+    one, with the reason.
     """
 
     what: str
@@ -141,13 +207,16 @@ class Named:
     example: str
     pattern: str = ""
     otherwise: str = ""
+    refused: tuple[str, str] = ("", "")
 
     @property
     def expected(self) -> str:
         return f"{self.what} such as {self.example}"
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
-        if not isinstance(value, str):
+        if isinstance(value, str) and value not in self.names and re.fullmatch(self.refused[0] or r"(?!)", value):
+            yield Mistake(path, f"{value}: {self.refused[1]}; expected one such as {self.example}")
+        elif not isinstance(value, str):
             quoted = _quoted(value) if isinstance(value, bool) else ""
             yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{quoted}")
         elif value not in self.names and not (self.pattern and re.fullmatch(self.pattern, value)):
@@ -221,10 +290,15 @@ class Keys:
             if kind is not None:
                 yield from kind.check(item, below)
             elif (unknown := unknown + 1) <= _SHOWN_UNKNOWN:
-                yield Mistake(below, f"unknown key{did_you_mean(key, self.keys)}; allowed: {', '.join(self.keys)}")
+                yield Mistake(below, f"unknown key{self._hint(key)}")
         if unknown > _SHOWN_UNKNOWN:
             more = unknown - _SHOWN_UNKNOWN
             yield Mistake(path or "(whole file)", f"{more:,} more unknown keys; allowed: {', '.join(self.keys)}")
+
+    def _hint(self, key: Any) -> str:
+        """The most similar key, and all keys unless they are many and one is similar."""
+        near = did_you_mean(key, self.keys) if isinstance(key, str) else _quoted(key) * isinstance(key, bool)
+        return near if near and len(self.keys) > _MANY_KEYS else f"{near}; allowed: {', '.join(self.keys)}"
 
     def missing(self, value: Any, path: str = "") -> Iterator[Mistake]:
         """The needed keys that are missing, here and in every nested mapping that exists, in lists too."""
@@ -261,7 +335,8 @@ class MapOf:
         for key, item in value.items():
             below = key_path(path, key)
             if not isinstance(key, str) or not re.fullmatch(self.pattern, key):
-                yield Mistake(below, f"expected a key like {self.example}")
+                quoted = _quoted(key) if not isinstance(key, str) else ""
+                yield Mistake(below, f"expected a key like {self.example}{quoted}")
             else:
                 yield from self.item.check(item, below)
 

@@ -8,6 +8,8 @@ Packer and the validators would each open the profile again, with a closed stdin
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 
 from gpu_ami.cloud import aws_errors
 from gpu_ami.errors import UsageError, counted
-from gpu_ami.files import read_yaml
+from gpu_ami.files import lines_of, located, read_yaml
 from validator.schema import Choice, Flag, Integer, Keys, ListOf, MapOf, Mistake, Text
 
 
@@ -225,13 +227,16 @@ _GRAMMAR = Keys(
 
 def load_place(path: Path) -> Place:
     """Reads a `--where` file (YAML). UsageError names every mistake with its key path."""
-    document = read_yaml(path, "--where takes a YAML file; see docs/aws.md")
-    mistakes = [f"{mistake.path}: {_message(mistake)}" for mistake in _mistakes(document)]
+    document = read_yaml(path, _hint(path))
+    mistakes = list(_mistakes(document))
     if mistakes:
+        lines = lines_of(path)
         raise UsageError(
             f"{path}: {counted(len(mistakes), 'mistake')}",
-            details=mistakes,
-            hint=f"a place has the keys {', '.join(_GRAMMAR.keys)}",
+            details=[f"{located(path.name, lines, one.path)}: {one.path}: {_message(one)}" for one in mistakes],
+            hint="this is a recipe: --where takes the file of a place (docs/aws.md)"
+            if isinstance(document, dict) and {"os", "instance_types"} <= document.keys()
+            else f"a place has the keys {', '.join(_GRAMMAR.keys)}",
         )
     values = {"name": path.stem} | document
     if "security_group_ids" in values:
@@ -249,6 +254,18 @@ def load_place(path: Path) -> Place:
         mirror = values["mirror"]
         values["mirror"] = Mirror(mirror["url"].rstrip("/"), mirror["key_fingerprint"].upper())
     return Place(**values)
+
+
+def _hint(path: Path) -> str:
+    """What --where takes, for a file that cannot be read."""
+    if re.fullmatch(REGION_PATTERN, str(path)):
+        return f"--where takes a YAML file: one with the line `region: {path}`, for example (docs/aws.md)"
+    near = (
+        []
+        if path.exists()
+        else difflib.get_close_matches(path.name, [one.name for one in path.parent.glob("*.y*ml")], 1)
+    )
+    return f"did you mean {path.parent / near[0]}?" if near else "--where takes a YAML file; see docs/aws.md"
 
 
 def takes(key: str, value: object) -> bool:
@@ -285,8 +302,6 @@ def _login_mistakes(document: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _nearest_region(text: str) -> str:
-    import difflib
-
     import botocore.session
 
     session = botocore.session.get_session()
@@ -299,11 +314,14 @@ def _nearest_region(text: str) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
+_SECRET = re.compile(r"(?i)^[^.]*(access_key|secret|token|password)[^.]*$")
+
+
 def _message(mistake: Mistake) -> str:
-    if mistake.path == "credentials":
+    if mistake.path == "credentials" or _SECRET.search(mistake.path):
         return "secrets do not belong in this file; name a profile, or let boto3 find them in the environment"
     if mistake.path == "region" and mistake.message == "missing":
         return "missing; expected an AWS region, such as eu-central-1"
-    if mistake.path == "region":
+    if mistake.path == "region" and "did you mean" not in mistake.message:
         return mistake.message + _nearest_region(mistake.message.rpartition("got ")[2].strip("'"))
     return mistake.message

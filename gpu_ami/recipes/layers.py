@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError, counted
+from gpu_ami.files import lines_of, located
 from gpu_ami.recipes.components import Registry, build_order, components
 from gpu_ami.recipes.facts import (
     ARCHITECTURES,
@@ -44,12 +45,13 @@ _OTHER_SYSTEM = "a row of another system in site/facts/operating_systems.yml pla
 
 def recipe_keys(facts: Facts, registry: Registry, nodes: tuple[str, ...]) -> Keys:
     """The grammar, with the names that facts and node families have, and the sections of the components."""
-    instance_type = Named("instance type", facts.instance_types["instance_types"], "g5.12xlarge", otherwise=_OTHER_TYPE)
+    table = facts.instance_types["instance_types"]
+    instance_type = Named("instance type", table, "g5.12xlarge", otherwise=_OTHER_TYPE, refused=_NOT_ACCELERATED)
     of_site = [name for name in registry if name not in components()]
     series = Text('"6.1"', r"\d+\.\d+")
     return Keys(
         {
-            "description": Text("one line about the image", r"[^\n]{1,200}"),
+            "description": Text("Debian 12 for A100", r"[^\x00-\x1f\x7f]{1,200}", "one line of at most 200 characters"),
             "flag": Text("debian12-gpu", r"[a-z0-9][a-z0-9.-]{0,63}", "at most 64 of a-z, 0-9, dots and dashes,"),
             "os": Choice(tuple(facts.operating_systems), otherwise=_OTHER_SYSTEM),
             "architecture": Choice(tuple(ARCHITECTURES), {"amd64": "x86_64", "aarch64": "arm64", "arm": "arm64"}),
@@ -75,6 +77,13 @@ def recipe_keys(facts: Facts, registry: Registry, nodes: tuple[str, ...]) -> Key
         },
         needed=(*OF_THE_RECIPE, "architecture", "node", "build", "roles", "ansible", "cloudwatch_agent", "telemetry"),
     )
+
+
+# Of families for which EC2 names no GPU, Neuron device or other accelerator: general, compute, memory, storage, HPC.
+_NOT_ACCELERATED = (
+    r"(?:[acdhimrtuxz]|im|is|hpc|mac)\d[a-z0-9-]*\.[a-z0-9-]+",
+    "its family has no GPU and no Neuron device",
+)
 
 
 def _builder(facts: Facts) -> Named:
@@ -141,10 +150,13 @@ class _Layers:
     origins: dict[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
 
-    def lay(self, document: Any, origin: str, grammar: Keys) -> None:
-        """Puts a layer on top; a value that is a mistake is reported and left out."""
+    def lay(self, document: Any, origin: str, grammar: Keys, file: Path | None = None) -> None:
+        """Puts a layer on top; a value that is a mistake is reported, with its line in the file, and left out."""
         mistakes = list(grammar.check(document, ""))
-        self.mistakes += [f"{origin}: {mistake.path}: {mistake.message}" for mistake in mistakes]
+        lines = lines_of(file) if file and mistakes else {}
+        self.mistakes += [
+            f"{located(origin, lines, mistake.path)}: {mistake.path}: {mistake.message}" for mistake in mistakes
+        ]
         if isinstance(document, dict):
             _merge(self.values, document, "", origin, self.origins, {mistake.path for mistake in mistakes})
 
@@ -202,14 +214,12 @@ def layered(
     for name, component in components_of(site).items():
         if component.defaults and isinstance(image, dict) and name in image:
             layers.lay({name: component.defaults}, f"{'site/' if name in own else ''}roles/{name}", grammar)
-    layers.lay(image, path.name, grammar)
+    layers.lay(image, path.name, grammar, path)
     if settings:
         layers.lay(settings, COMMAND_LINE, grammar)
-    layers.mistakes += [
-        f"{path.name}: {gap.path}: {gap.message}"
-        for gap in grammar.missing(layers.values)
-        if _is_new(gap, layers.origins, laid)
-    ]
+    gaps = [gap for gap in grammar.missing(layers.values) if _is_new(gap, layers.origins, laid)]
+    lines = lines_of(path) if gaps else {}
+    layers.mistakes += [f"{located(path.name, lines, gap.path)}: {gap.path}: {gap.message}" for gap in gaps]
     if layers.mistakes:
         raise_mistakes(path, layers.mistakes)
     if own:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from gpu_ami.files import lines_of, located
 from gpu_ami.recipes.agent import agent_config, gpu_config, publishers
 from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts import UNVERIFIED, Facts, Row, Sources, judged, measured, with_unknown
@@ -150,7 +151,9 @@ def _node(context: ResolveContext) -> Node:
 
 def _line(recipe: Recipe, conflict: Conflict) -> str:
     nearest = f"; nearest: {conflict.nearest}" if conflict.nearest else ""
-    return f"{recipe.origin(conflict.path)}: {conflict.path}: {conflict.text} [{conflict.source}]{nearest}"
+    origin = recipe.origin(conflict.path)
+    where = located(origin, lines_of(recipe.file), conflict.path) if origin == recipe.file.name else origin
+    return f"{where}: {conflict.path}: {conflict.text} [{conflict.source}]{nearest}"
 
 
 def _has_work(role: str, components: Mapping[str, Mapping[str, object]]) -> bool:

@@ -111,6 +111,11 @@ def test_a_region_is_enough(tmp_path: Path) -> None:
         ("region: eu-central-1\ncredentials: {access_key_id: x}", "credentials: secrets do not belong in this file"),
         ("region: eu-central-1\n1: 2", "1: unknown key"),
         ("region: eu-central-1\nregion: us-east-1", "line 2: region: expected once, also in line 1"),
+        ("region: eu-central-1\naws_secret_access_key: x", ":2: aws_secret_access_key: secrets do not belong"),
+        ("region: EU-CENTRAL-1", "got 'EU-CENTRAL-1'; did you mean eu-central-1?"),
+        ("region: eu-central-1\ncapacity_minutes: 2:30", ":2: capacity_minutes: expected a whole number from 0 to"),
+        ("region: eu-central-1\ncapacity_minutes: 010", "got 010, which YAML reads as 8"),
+        ("flag: x\nos: debian12\ninstance_types: [g5.xlarge]", "this is a recipe: --where takes the file of a place"),
         ("- a list", "(whole file): expected keys and values, got a list of 1"),
         ("a: [", "not YAML"),
     ],
@@ -122,10 +127,20 @@ def test_a_mistake_is_named_with_its_path(tmp_path: Path, text: str, said: str) 
     assert caught.value.exit_code == 2
 
 
+def test_what_is_no_file(tmp_path: Path) -> None:
+    write(tmp_path, "region: eu-central-1")
+    (name,) = [path.name for path in tmp_path.glob("*.yml")]
+    with pytest.raises(UsageError, match=f"did you mean {tmp_path / name}"):
+        load_place(tmp_path / f"{name[:-4]}s.yml")
+    with pytest.raises(UsageError, match="one with the line `region: eu-central-1`"):
+        load_place(Path("eu-central-1"))
+
+
 def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_place(write(tmp_path, "ssh_port: 0\nregoin: eu-central-1\nkms_key_id: 3\nmirror: {url: 1, x: 2}\n"))
-    assert [line.split(":")[0] for line in caught.value.details] == [
+    assert [line.split(": ")[0].rpartition(":")[2] for line in caught.value.details[:5]] == ["1", "2", "3", "4", "4"]
+    assert [line.split(": ")[1] for line in caught.value.details] == [
         "ssh_port", "regoin", "kms_key_id", "mirror.url", "mirror.x", "region", "mirror.key_fingerprint",
     ]  # fmt: skip
 

@@ -20,7 +20,9 @@ from validator.schema import (
     OneOrMore,
     Text,
     did_you_mean,
+    key_lines,
     key_path,
+    line_of,
 )
 
 GRAMMAR = Keys(
@@ -42,6 +44,20 @@ GOOD: dict[str, Any] = {
     "days": 3, "map": {"a": 1}, "keys": {"needed": True},
 }  # fmt: skip
 _BOOLEAN = "; YAML reads yes, no, on and off so: write it in quotes"
+
+
+def test_lines_of_keys() -> None:
+    lines = key_lines("a: &a\n  - x: 1\n    'b.c': 2\non: *a\n")
+    assert [line_of(lines, path) for path in ("a", "a[0]", "a[0].x", "a[0].'b.c'", "a[0].b.c", "true")] == [
+        1,
+        2,
+        2,
+        3,
+        3,
+        4,
+    ]
+    assert line_of(lines, "a[0].missing.deeper") == 2 and line_of(lines, "missing") is None
+    assert key_lines("a: [") == {} and key_lines("&a [*a]") == {"[0]": 1}
 
 
 @pytest.mark.parametrize("value, mistakes", [("x", []), (["x", "x"], []), ([], []), (1, ["it"]), (["x", 1], ["it[1]"])])
@@ -68,7 +84,13 @@ def test_valid_values_have_no_mistake() -> None:
         ("text", "B", "text", "expected something like a-1, got 'B'"),
         ("number", True, "number", "expected a whole number from 1 to 9 GiB, got true"),
         ("number", 10, "number", "expected a whole number from 1 to 9 GiB, got 10"),
-        ("flag", "yes", "flag", "expected true or false, got 'yes'"),
+        ("flag", "yes", "flag", "expected true or false, got 'yes'; in YAML write true without quotes"),
+        ("flag", "maybe", "flag", "expected true or false, got 'maybe'"),
+        ("number", "5", "number", "expected a whole number from 1 to 9 GiB, got '5'; in YAML write 5 without quotes"),
+        ("number", "5GB", "number", "expected a whole number from 1 to 9 GiB, got '5GB'; write no unit"),
+        ("text", "A-1", "text", "expected something like a-1, got 'A-1'; did you mean a-1?"),
+        ("days", 4, "days", "expected one of 1, 3, got 4; nearest: 3"),
+        ("map", {True: 1}, "map.true", f"expected a key like abc{_BOOLEAN}"),
         ("choice", "opne", "choice", "expected one of open, 2.17, got 'opne'; did you mean open?"),
         ("choice", 2.17, "choice", 'expected one of open, 2.17, got 2.17; in YAML write "2.17"'),
         ("named", "oter", "named", "no animal 'oter' in the facts; did you mean otter?"),
