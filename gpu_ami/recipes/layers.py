@@ -30,7 +30,7 @@ from gpu_ami.recipes.facts import (
     with_unknown,
 )
 from gpu_ami.recipes.rules import NO_KEYS, ResolveContext
-from gpu_ami.recipes.site import components_of, in_order, site_folder, site_roles
+from gpu_ami.recipes.site import components_of, in_order, require_valid, site_folder, site_roles, unused_role
 from gpu_ami.recipes.solver import Solution, with_kernel
 from validator.measurement import BY_NAME
 from validator.schema import Choice, Integer, Keys, ListOf, Mistake, Named, Text, did_you_mean, key_path
@@ -154,9 +154,10 @@ class _Layers:
         """Puts a layer on top; a value that is a mistake is reported, with its line in the file, and left out."""
         mistakes = list(grammar.check(document, ""))
         lines = lines_of(file) if file and mistakes else {}
-        self.mistakes += [
-            f"{located(origin, lines, mistake.path)}: {mistake.path}: {mistake.message}" for mistake in mistakes
-        ]
+        for mistake in mistakes:
+            role = unused_role(file, mistake.path) if file and mistake.message.startswith("unknown key") else ""
+            where = located(origin, lines, mistake.path)
+            self.mistakes.append(f"{where}: {mistake.path}: {'unknown key' if role else mistake.message}{role}")
         if isinstance(document, dict):
             _merge(self.values, document, "", origin, self.origins, {mistake.path for mistake in mistakes})
 
@@ -198,6 +199,8 @@ def layered(
 ) -> Recipe:
     """A recipe's document and what lies below it."""
     site = site_folder(path)
+    if site:
+        require_valid(site, components())
     own = [role for role in site_roles(site) if isinstance(image, dict) and role in image]
     grammar = _grammar(facts, variables, site)
     settings, mistakes = _parse_overrides(overrides, grammar)

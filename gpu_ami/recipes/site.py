@@ -5,15 +5,22 @@ roles/NAME/ (with argument_specs) ↔ recipe and plan key NAME ↔ checks/test_N
 
 from __future__ import annotations
 
+import ast
+import difflib
 import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from gpu_ami.errors import UsageError
-from gpu_ami.recipes.components import Registry, build_order, components, of_role
+from gpu_ami.errors import UsageError, counted
+from gpu_ami.recipes.components import OPTION_TYPES, Registry, build_order, components, of_role
+from gpu_ami.recipes.facts import read_yaml
+from validator.schema import did_you_mean
 
 FOLDERS = ("roles", "checks", "faults")  # what a build, a proof and a trial of faults need; facts are in the plan
+
+_ROLE_NAME = r"[a-z][a-z0-9_]*"
 
 
 def site_folder(recipe: Path) -> Path | None:
@@ -28,9 +35,9 @@ def site_folder(recipe: Path) -> Path | None:
 
 def site_roles(site: Path | None) -> tuple[str, ...]:
     """Names of the site's roles. UsageError: a name that cannot be a key of a recipe."""
-    names = tuple(sorted(path.name for path in (site / "roles").glob("*/"))) if site else ()
+    names = tuple(sorted(path.name for path in (site / "roles").glob("[!._]*/"))) if site else ()
     for name in names:
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        if not re.fullmatch(_ROLE_NAME, name):
             raise UsageError(f"{site}/roles/{name}: a role's name has lower-case letters, digits and underscores")
     return names
 
@@ -64,3 +71,132 @@ def digest(site: Path) -> str:
     for name in files(site):
         total.update(f"{name.as_posix()}\0{hashlib.sha256((site / name).read_bytes()).hexdigest()}\n".encode())
     return f"sha256:{total.hexdigest()}"
+
+
+PARTS = ("recipes", "facts", *FOLDERS)
+
+
+def require_valid(site: Path, known: Registry) -> None:
+    """UsageError with every mistake of a site's files: what a plan would leave out, and what fails a build later.
+
+    known: the components of gpu-ami, whose names a site's checks and faults may have.
+    """
+    roles = [path.name for path in sorted((site / "roles").glob("[!._]*/"))]
+    mistakes = [*_parts(site)]
+    for role in roles:
+        path = site / "roles" / role
+        mistakes += [f"{path}: gpu-ami has a role of this name: rename it"] if role in known else _role(path)
+    mistakes += _checks(site / "checks", [*roles, *known])
+    mistakes += _faults(site / "faults", [*roles, *known])
+    mistakes += [f"{path}: expected the ending .yml" for path in sorted((site / "facts").glob("*.yaml"))]
+    if mistakes:
+        hint = "docs/site.md; docs/examples/site/ is a complete example"
+        raise UsageError(f"{site}: {counted(len(mistakes), 'mistake')}", details=mistakes, hint=hint)
+
+
+def _parts(site: Path) -> Iterator[str]:
+    """Folders whose names look like those of a site's parts, and alarms, which are gpu-ami's alone."""
+    for path in sorted(site.glob("[!._]*")):
+        near = difflib.get_close_matches(path.name, PARTS, n=1, cutoff=0.75)
+        if path.is_dir() and path.name not in PARTS and near:
+            yield f"{path}: no part of a site; did you mean {near[0]}?"
+        elif path.name in ("alarms.yml", "runbooks.yml"):
+            yield f"{path}: no part of a site: `gpu-ami telemetry` writes the {path.stem} of variables/alarms.yml alone"
+
+
+def _role(folder: Path) -> Iterator[str]:
+    if not re.fullmatch(_ROLE_NAME, folder.name):
+        yield f"{folder}: a role's name has lower-case letters, digits and underscores"
+        return
+    meta = folder / "meta"
+    specs, tasks, footprint = meta / "argument_specs.yml", folder / "tasks" / "main.yml", meta / "footprint.yml"
+    if specs.is_file():
+        yield from _told(specs, _options)
+    else:
+        yield f"{specs}: no such file: it declares the role's options; without options: argument_specs: {{main: {{}}}}"
+    if tasks.is_file():
+        yield from _told(tasks, _tasks)
+    else:
+        yield f"{tasks}: no such file: it has the role's tasks"
+    if footprint.is_file():
+        yield from _footprint(footprint, folder.name)
+    else:
+        yield f"{footprint}: no such file: it declares what the role leaves in an image; {{}}: only its packages' files"
+
+
+def _told(path: Path, judge: Any) -> Iterator[str]:
+    """The mistakes of a YAML file; of one that cannot be read, the reason."""
+    try:
+        yield from (f"{path}: {mistake}" for mistake in judge(read_yaml(path), path))
+    except UsageError as error:
+        yield "; ".join([error.message, *(line.strip() for line in error.details)])
+
+
+def _options(document: Any, path: Path) -> Iterator[str]:
+    main = (document.get("argument_specs") or {}).get("main") if isinstance(document, dict) else None
+    options = (main.get("options") or {}) if isinstance(main, dict) else None
+    if not isinstance(options, dict):
+        yield "expected argument_specs.main.options, a mapping"
+        return
+    role = path.parent.parent.name
+    for name, option in options.items():
+        if not str(name).startswith(f"{role}_"):
+            yield f"{name}: expected a name that begins with {role}_"
+        if not isinstance(option or {}, dict):
+            yield f"{name}: expected keys and values, such as type: str, got {option!r}"
+        elif (kind := (option or {}).get("type", "str")) not in OPTION_TYPES:
+            yield f"{name}: type {kind!r}: expected one of {', '.join(OPTION_TYPES)}{did_you_mean(kind, OPTION_TYPES)}"
+
+
+def _tasks(document: Any, _path: Path) -> Iterator[str]:
+    if not isinstance(document, list) or not all(isinstance(task, dict) for task in document):
+        yield "expected a list of tasks"
+
+
+def _footprint(path: Path, role: str) -> Iterator[str]:
+    from validator.file_account import InvalidRules, load_footprint
+
+    try:
+        load_footprint(path, role)
+    except InvalidRules as error:
+        yield f"{path}: {str(error).removeprefix(f'{path}: ').removeprefix(f'{role}/meta/footprint.yml: ')}"
+
+
+def _checks(folder: Path, roles: list[str]) -> Iterator[str]:
+    for path in sorted(folder.rglob("*.py")):
+        try:
+            tree = ast.parse(path.read_bytes(), str(path))
+        except (SyntaxError, ValueError) as error:
+            yield f"{path}:{getattr(error, 'lineno', None) or 1}: {getattr(error, 'msg', error)}"
+            continue
+        tests = any(isinstance(node, ast.FunctionDef) and node.name.startswith("test_") for node in ast.walk(tree))
+        if tests and not path.name.startswith("test_") and not path.name.endswith("_test.py"):
+            yield f"{path}: has checks and would not run; expected the name test_{path.name}"
+        elif path.name.startswith("test_"):
+            yield from _named(path, path.stem.removeprefix("test_"), roles, "test_{}.py")
+
+
+def _faults(folder: Path, roles: list[str]) -> Iterator[str]:
+    for path in sorted(folder.glob("[!._]*")):
+        if path.suffix != ".yml":
+            yield f"{path}: expected the ending .yml"
+            continue
+        yield from _told(path, lambda document, _: [] if isinstance(document, list) else ["expected a list of faults"])
+        if path.stem not in roles:
+            yield f"{path}: no role {path.stem}, so its faults are never injected{did_you_mean(path.stem, roles)}"
+
+
+def _named(path: Path, name: str, roles: list[str], pattern: str) -> Iterator[str]:
+    """A name that looks like that of a role. A file of checks with any other name runs on every image."""
+    near = difflib.get_close_matches(name, roles, n=1, cutoff=0.85) if name not in roles else []
+    if near:
+        yield f"{path}: no role {name}; did you mean {pattern.format(near[0])}?"
+
+
+def unused_role(recipe: Path, key: str) -> str:
+    """Where a role of this name is that the recipe does not have, as the end of a message; "" if there is none."""
+    above = [Path.cwd(), *recipe.resolve().parents[:3]]
+    folders = (folder / part / key for folder in above for part in ("site/roles", "roles"))
+    found = next((folder for folder in folders if re.fullmatch(r"\w+", key) and folder.is_dir()), None)
+    where = "a recipe's site is the folder site/ beside it, beside its folder recipes/, or around it (docs/site.md)"
+    return f"; {found} is not of this recipe: {where}" if found else ""

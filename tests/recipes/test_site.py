@@ -70,6 +70,71 @@ def test_mistakes_are_those_of_the_argument_specs(recipe: Path, text: str, told:
     assert told in str(caught.value)
 
 
+ROLE = "roles/company_monitor"
+SPECS, FOOTPRINT = f"{ROLE}/meta/argument_specs.yml", f"{ROLE}/meta/footprint.yml"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        (SPECS, None, f"{SPECS}: no such file: it declares the role's options"),
+        (SPECS, "", f"{SPECS}: expected argument_specs.main.options, a mapping"),
+        (SPECS, "- a\n", f"{SPECS}: expected argument_specs.main.options, a mapping"),
+        (SPECS, "a: [", f"{SPECS}: not YAML"),
+        (SPECS,
+         "argument_specs: {main: {options: {company_monitor_x: 3}}}", "expected keys and values, such as type: str"),
+        (SPECS, "argument_specs: {main: {options: {company_monitor_x: {type: string}}}}", "did you mean str?"),
+        (SPECS, "argument_specs: {main: {options: {x: {}}}}", "x: expected a name that begins with company_monitor_"),
+        (FOOTPRINT, None, f"{FOOTPRINT}: no such file: it declares what the role leaves"),
+        (FOOTPRINT, "file: []", f"{FOOTPRINT}: file: unknown key; did you mean files?"),
+        (FOOTPRINT, "files: [{path: etc/x}]", "files[0].path: etc/x: expected an absolute path"),
+        (FOOTPRINT, "", f"{FOOTPRINT}: (whole file): expected keys and values, got nothing"),
+        (f"{ROLE}/tasks/main.yml", None, "no such file: it has the role's tasks"),
+        (f"{ROLE}/tasks/main.yml", "a: b", "expected a list of tasks"),
+        (f"{ROLE}/tasks/main.yml", "- a: [", "not YAML"),
+        ("roles/company-agent/x", "", "roles/company-agent: a role's name has lower-case letters"),
+        ("alarms.yml", "[]", "alarms.yml: no part of a site"),
+        ("role/x", "", "role: no part of a site; did you mean roles?"),
+        ("facts/cuda.yaml", "{}", "facts/cuda.yaml: expected the ending .yml"),
+        ("checks/company_monitor.py", "def test_x(host): ...", "would not run; expected the name test_company"),
+        ("checks/test_company_monitr.py", "", "no role company_monitr; did you mean test_company_monitor.py?"),
+        ("checks/test_x.py", "import x\ndef test_x(host) ...", "checks/test_x.py:2: expected ':'"),
+        ("faults/company_monitor.yml", "a: b", "faults/company_monitor.yml: expected a list of faults"),
+        ("faults/company_monitr.yml", "[]", "so its faults are never injected; did you mean company_monitor?"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_a_site_are_found_by_the_plan(
+    recipe: Path, folder: Path, file: str, text: str | None, told: str
+) -> None:
+    """What a build, a proof or a trial of faults would leave out or fail by, hours later."""
+    (folder / file).unlink(missing_ok=True)
+    if text is not None:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)
+    with pytest.raises(UsageError) as caught:
+        make_plan(recipe, AWS)
+    assert told in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_other_files_of_a_site_are_no_mistake(recipe: Path, folder: Path) -> None:
+    for file in ("README.md", "index.html", "docs/x.md", "checks/conftest.py", "checks/helpers.py", "roles/.git/config",
+                 "checks/test_every_image.py", "checks/nvidia_ours_test.py"):  # fmt: skip
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("def helper(): ...\n")
+    make_plan(recipe, AWS)
+
+
+def test_recipe_elsewhere_is_told_where_its_role_is(recipe: Path, folder: Path) -> None:
+    other = folder.parent / "team" / "monitored.yml"
+    other.parent.mkdir()
+    other.write_text(recipe.read_text())
+    with pytest.raises(UsageError) as caught:
+        make_plan(other, AWS)
+    assert f"company_monitor: unknown key; {folder / 'roles' / 'company_monitor'} is not of this recipe" in str(
+        caught.value
+    )
+
+
 def test_role_must_not_have_a_name_of_ours(recipe: Path, folder: Path) -> None:
     (folder / "roles" / "company_monitor").rename(folder / "roles" / "efa")
     with pytest.raises(UsageError, match="gpu-ami has a role of this name"):

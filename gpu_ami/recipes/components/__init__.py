@@ -30,6 +30,8 @@ _KINDS: Mapping[str, Kind] = {
     "list": ListOf(Text("text")),
     "dict": MapOf(r"\S+", "key", Text("text")),
 }
+# Types of argument_specs that are an option's kind; Ansible has more (float, raw, json, bytes), which are text here.
+OPTION_TYPES = (*_KINDS, "float", "raw", "json", "jsonarg", "bytes", "bits")
 
 
 @cache
