@@ -9,7 +9,7 @@ from validator import selection
 from validator.observe import unproven
 from validator.plan_document import PlanDocument
 from validator.plugin import RUN, as_root
-from validator.probes import MachineUnderTest, SinceImage, hardware
+from validator.probes import Declared, MachineUnderTest, SinceImage, footprints, hardware
 from validator.probes import since_image as probe
 from validator.probes.cluster import joined
 from validator.transport import backend
@@ -119,3 +119,10 @@ def cluster_file(request: pytest.FixtureRequest) -> joined.Joined:
     """What --join says."""
     path = request.config.getoption("join")
     return joined.read(path) if path else unproven("no cluster was asked for: --join")
+
+
+@pytest.fixture(scope="session")
+def declared_programs(request: pytest.FixtureRequest) -> Declared:
+    """What the planned roles declare; nothing without a plan, as these checks need none."""
+    plan = request.config.stash[RUN].plan
+    return footprints.load(request.config.getoption("roles_path"), plan) if plan is not None else Declared((), ())

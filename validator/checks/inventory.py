@@ -345,12 +345,14 @@ def test_accounts_are_known(host: Any, plan: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_setuid_programs_are_known(host: Any, observe: Observe) -> None:
-    """Every setuid or setgid program is one that distributions ship as such, and from a package.
+def test_setuid_programs_are_known(host: Any, observe: Observe, declared_programs: Declared) -> None:
+    """Every setuid or setgid program is declared by a role, or is one that distributions ship as such in a package.
 
     Others give every user root's rights: a copy of a shell, and an old `su` in /opt too.
     """
-    programs = _lines(output(host, "find / -xdev -type f -perm /6000 -print", timeout=SCAN_SECONDS))
+    found = _lines(output(host, "find / -xdev -type f -perm /6000 -print", timeout=SCAN_SECONDS))
+    roles = declared_programs.roles_of("setuid")
+    programs = [path for path in found if path not in roles]
     unknown = [
         path
         for path in programs
@@ -367,19 +369,27 @@ def test_setuid_programs_are_known(host: Any, observe: Observe) -> None:
     if len(by_hand) == len(programs) - len(unknown):
         by_hand = []  # the package database does not own the system's programs
     unknown += [path for path in by_hand if path.rpartition("/")[2] != "nvidia-modprobe"]  # of the driver's installer
-    observe(f"{len(programs)} programs", "known programs")
-    observe.nothing(unknown, "setuid and setgid programs that are not known")
+    used = {path: roles[path] for path in found if path in roles}
+    observe(footprints.with_declared(f"{len(found)} programs", used), "known programs")
+    footprints.require_none(observe, unknown, "setuid and setgid programs that are not known", "setuid")
 
 
 @pytest.mark.tier("T0")
-def test_file_capabilities_are_known(host: Any, observe: Observe) -> None:
-    """Every program with file capabilities is one that distributions ship with them. They give rights of root."""
+def test_file_capabilities_are_known(host: Any, observe: Observe, declared_programs: Declared) -> None:
+    """Every program with file capabilities is declared by a role, or one that distributions ship with them.
+
+    They give rights of root.
+    """
     if host.run("command -v getcap || test -x /usr/sbin/getcap || test -x /sbin/getcap").rc != 0:
         unproven("getcap is not installed")
     folders = "/usr /opt /etc /root /home /srv /var/lib"
     shown = host.run(f"PATH=$PATH:/usr/sbin:/sbin getcap -r {folders} 2>/dev/null", timeout=SCAN_SECONDS)
-    rows = [line for line in _lines(shown.stdout) if line.split()[0].rpartition("/")[2] not in footprints.CAPABLE]
-    observe.nothing(rows, "file capabilities that are not known")
+    roles = declared_programs.roles_of("capabilities")
+    found = [(line.split()[0], line) for line in _lines(shown.stdout)]
+    rows = [line for path, line in found if path.rpartition("/")[2] not in footprints.CAPABLE and path not in roles]
+    used = {path: roles[path] for path, _ in found if path in roles}
+    observe(footprints.with_declared(f"{len(found)} programs", used), "known programs")
+    footprints.require_none(observe, rows, "file capabilities that are not known", "capabilities")
 
 
 @pytest.mark.tier("T0")
@@ -567,8 +577,8 @@ def test_kernel_command_line_is_safe(host: Any, observe: Observe) -> None:
     observe.nothing([option for option in options if base_ami.is_unsafe_option(option)], "kernel options")
 
 
-def test_listeners_are_known(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """Every process that listens on a socket is part of the system or of a planned component.
+def test_listeners_are_known(host: Any, plan: PlanDocument, observe: Observe, declared_programs: Declared) -> None:
+    """Every process that listens on a socket is part of the system or of a planned component, or declared by a role.
 
     Of an image as found, which plans nothing, it may be any service of the image's.
     """
@@ -577,18 +587,10 @@ def test_listeners_are_known(host: Any, plan: PlanDocument, observe: Observe) ->
         unproven(f"ss cannot list sockets: {shown.stderr.strip() or 'not installed'}")
     rows = [line.split() for line in _lines(shown.stdout)]
     listeners = {(row[4], name) for row in rows if len(row) > 5 for name in re.findall(r'\("([^"]+)"', row[-1])}
-    of_services = _of_services(host, rows) if plan.get("origin") == OBSERVED else set()
-    known = {*footprints.LISTENERS, *of_services}
+    of_services = footprints.of_services(host, rows) if plan.get("origin") == OBSERVED else set()
+    roles = declared_programs.roles_of("listeners")
+    known = {*footprints.LISTENERS, *roles, *of_services}
     unknown = sorted(f"{name} on {address}" for address, name in listeners if name not in known)
-    observe(sorted({name for _, name in listeners}), "known programs")
-    observe.nothing(unknown, "listening programs that are not known")
-
-
-def _of_services(host: Any, rows: list[list[str]]) -> set[str]:
-    """Names of listening processes that systemd started as services, or a container engine as containers."""
-    named = {(pid, name) for row in rows if len(row) > 5 for name, pid in re.findall(r'\("([^"]+)",pid=(\d+)', row[-1])}
-    shown = (
-        host.run(f"grep -Hs . {' '.join(f'/proc/{pid}/cgroup' for pid, _ in sorted(named))}").stdout if named else ""
-    )
-    started = set(re.findall(r"(?m)^/proc/(\d+)/cgroup:\S*/system\.slice/\S+\.(?:service|scope)", shown))
-    return {name for pid, name in named if pid in started}
+    used = {name: roles[name] for _, name in listeners if name in roles and name not in footprints.LISTENERS}
+    observe(footprints.with_declared(", ".join(sorted({name for _, name in listeners})), used), "known programs")
+    footprints.require_none(observe, unknown, "listening programs that are not known", "listeners")

@@ -69,7 +69,8 @@ class Footprint:
 
     includes: roles that it runs.
     packages: installed for it although the plan does not name them (`*` allowed). removed_packages, removed: packages
-    and paths of the base AMI that it removes. kernel_options: names; listeners: programs; mounts: mount points.
+    and paths of the base AMI that it removes. kernel_options: names; listeners: programs; mounts: mount points;
+    setuid, capabilities: paths of programs with setuid or setgid bit, and with file capabilities.
     """
 
     role: str
@@ -83,11 +84,13 @@ class Footprint:
     kernel_options: tuple[str, ...] = ()
     listeners: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
+    setuid: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
 
 
 _LISTS = (
     "includes", "packages", "removed_packages", "removed", "accounts", "groups", "kernel_options", "listeners",
-    "mounts",
+    "mounts", "setuid", "capabilities",
 )  # fmt: skip
 _ROW = Keys(
     {

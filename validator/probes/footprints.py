@@ -8,6 +8,7 @@ missing pattern shows as a finding on an official AMI; a pattern that is too wid
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,6 +18,7 @@ from typing import Any
 from validator import remote
 from validator.file_account import Entry as BaseEntry
 from validator.file_account import Footprint, Inventory, load_footprints, plan_variables
+from validator.observe import Observe
 
 _SYSTEM = (
     # made by packages' own scripts: caches, indexes, kernel modules of DKMS, initial RAM disks, boot loader
@@ -75,11 +77,38 @@ class Declared:
         rules = (rule for footprint in self.footprints for rule in footprint.files if "f" in rule.kinds)
         return any(fnmatchcase(path, pattern) for pattern in _SYSTEM) or any(rule.matches(path) for rule in rules)
 
+    def roles_of(self, kind: str) -> dict[str, str]:
+        """Each name or path that a role declares as one of the `listeners`, `setuid` or `capabilities` → the role."""
+        return {name: footprint.role for footprint in self.footprints for name in getattr(footprint, kind)}
+
 
 def load(folders: Sequence[Path], plan: Mapping[str, Any], build: Path | None = None) -> Declared:
     """Of a plan. folders: of roles, as the option --roles-path has them."""
     footprints, without = load_footprints(folders, plan["roles"], plan_variables(plan))
     return Declared(tuple(footprints.values()), tuple(sorted(without)), build)
+
+
+def of_services(host: Any, rows: list[list[str]]) -> set[str]:
+    """Names of listening processes that systemd started as services, or a container engine as containers."""
+    named = {(pid, name) for row in rows if len(row) > 5 for name, pid in re.findall(r'\("([^"]+)",pid=(\d+)', row[-1])}
+    shown = (
+        host.run(f"grep -Hs . {' '.join(f'/proc/{pid}/cgroup' for pid, _ in sorted(named))}").stdout if named else ""
+    )
+    started = set(re.findall(r"(?m)^/proc/(\d+)/cgroup:\S*/system\.slice/\S+\.(?:service|scope)", shown))
+    return {name for pid, name in named if pid in started}
+
+
+def with_declared(text: str, used: Mapping[str, str]) -> str:
+    """What a report shows of a check: programs that only a role's declaration explains are named, with the role."""
+    return "; ".join([text, *(f"{name}: declared by role {role}" for name, role in sorted(used.items()))])
+
+
+def require_none(observe: Observe, unknown: Sequence[str], what: str, kind: str) -> None:
+    """Fails with what is neither known nor declared. kind: the key under which a role declares it."""
+    __tracebackhide__ = True
+    if unknown:
+        own = f"a role's own are declared in its meta/footprint.yml: {kind}"
+        observe.fail(f"{what}: {', '.join(unknown)} ({own})")
 
 
 def _names(text: str) -> frozenset[str]:

@@ -209,6 +209,7 @@ def judge() -> Judge:
         wanted = check.__code__.co_varnames[: check.__code__.co_argcount]
         if "declared" in wanted and "declared" not in known:
             known["declared"] = footprints.load([data_dir("roles")], known["plan"])
+        known.setdefault("declared_programs", footprints.Declared((), ()))
         try:
             check(**{name: known[name] for name in wanted})
         except pytest.skip.Exception as reason:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.validator.checks.conftest import PLAN, FakeMachine, Judge, Since
 from validator.checks import inventory
-from validator.file_account import collect
+from validator.file_account import Footprint, collect
 from validator.plan import as_plan
 from validator.probes import Declared
 
@@ -377,6 +377,43 @@ def test_inventory(judge: Judge, check: Any, table: dict[str, Any], verdict: str
     plan = as_plan(WITH_NODE | {"cuda": {"repository": REPOSITORY}})
     judged = judge(check, table, plan=plan)
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+OURS = Declared(
+    (Footprint("agent", listeners=("telegraf",), setuid=("/opt/agent/ping",), capabilities=("/opt/agent/agent",)),), ()
+)
+_LISTENS = 'tcp LISTEN 0 5 *:9100 *:* users:(("telegraf",pid=9,fd=3))\n'
+
+
+@pytest.mark.parametrize(
+    ("check", "table", "key", "name"),
+    [
+        (inventory.test_listeners_are_known, {"PATH*": SS + _LISTENS}, "listeners", "telegraf"),
+        (
+            inventory.test_setuid_programs_are_known,
+            {"find*": "/usr/bin/su\n/opt/agent/ping\n", "owner=*": "login: /bin/su\n"},
+            "setuid",
+            "/opt/agent/ping",
+        ),
+        (
+            inventory.test_file_capabilities_are_known,
+            {"command*": "", "PATH*": "/opt/agent/agent cap_net_raw=ep\n"},
+            "capabilities",
+            "/opt/agent/agent",
+        ),
+    ],
+)
+def test_what_a_role_declares_is_known_and_shown(
+    judge: Judge, check: Any, table: dict[str, Any], key: str, name: str
+) -> None:
+    """A site's daemon passes if its role says so; the report names it, so that it is no silent waiver."""
+    plan = as_plan(WITH_NODE)
+    refused = judge(check, table, plan=plan)
+    assert refused.verdict == "FAIL" and name in refused.message
+    assert f"declared in its meta/footprint.yml: {key}" in refused.message
+    accepted = judge(check, table, plan=plan, declared_programs=OURS)
+    assert accepted.verdict == "PASS", accepted
+    assert f"{name}: declared by role agent" in str(accepted.check.observed)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ class TestSshd:
 
 
 class TestSetup:
+    value = 0
+    name = ""
+
     @classmethod
     def setup_class(cls):
         cls.value = 3
