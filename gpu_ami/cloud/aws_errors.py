@@ -188,7 +188,7 @@ def translated(action: str) -> Iterator[None]:
     except exceptions.ClientError as error:
         raise _from_client_error(action, error.response, str(error)) from error
     except (exceptions.NoCredentialsError, exceptions.ProfileNotFound, exceptions.PartialCredentialsError) as error:
-        raise UsageError(f"{action}: {error}", hint="set profile in the --where file, or AWS_PROFILE") from error
+        raise UsageError(f"{action}: {error}", hint=_profiles()) from error
     except exceptions.NoRegionError as error:
         raise UsageError(f"{action}: no region", hint="set region in the --where file") from error
     except exceptions.PaginationError as error:
@@ -221,3 +221,15 @@ def _reason(error: Any) -> str:
     """What a proxy answered to CONNECT, which botocore keeps and does not say; "" where it did not answer."""
     cause = getattr(error.kwargs.get("error"), "original_error", None)
     return f": {cause}" if cause else ""
+
+
+def _profiles() -> str:
+    """Where a profile is named, and those that there are."""
+    import botocore.session
+
+    try:
+        known = botocore.session.get_session().available_profiles
+    except Exception:  # the files of profiles are broken, which the error says
+        known = []
+    there = f"; profiles in ~/.aws: {', '.join(sorted(known))}" if known else "; ~/.aws has no profile"
+    return f"set profile in the --where file, or AWS_PROFILE{there}"

@@ -9,6 +9,7 @@ Packer and the validators would each open the profile again, with a closed stdin
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,8 @@ def with_session_credentials(place: Place) -> Place:
         return place
     from botocore.session import Session
 
-    with aws_errors.translated(f"opening a session of profile {place.profile or 'default'}"):
+    name = place.profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    with aws_errors.translated(f"opening a session of profile {name}"):
         session = Session(profile=place.profile)
         if "mfa_serial" not in session.get_scoped_config():
             return place

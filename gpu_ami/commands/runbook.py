@@ -18,6 +18,7 @@ the details of a code.
 examples:
   gpu-ami runbook 79                      an Xid, from the alarm's log event
   gpu-ami runbook 22013                   an SXid: five digits
+  gpu-ami runbook 79 --node eks           the same, with cordon and drain of the node
   gpu-ami runbook gpu-reset               an alarm
   gpu-ami runbook gpu-telemetry-gpu-reset the alarm's name in CloudWatch
   gpu-ami runbook gpu-reset --pattern     the filter that finds the alarm's log events
@@ -32,6 +33,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--pattern", action="store_true", help="print only the filter pattern of the alarm's log events"
     )
+    text = "also drain and return the node: eks, ecs, slurm (ParallelCluster), or asg (Auto Scaling group)"
+    parser.add_argument("--node", choices=("eks", "ecs", "slurm", "asg"), help=text)
     parser.set_defaults(execute=execute)
 
 
@@ -45,6 +48,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.word is None:
         return Outcome(alarms.listing(), [_short(alarm) for alarm in load_alarms()])
     found = find_runbook(args.word, args.log_group or _default_group(), args.driver)
+    found = alarms.on_node(found, args.node) if args.node else found
     return Outcome(alarms.runbook_text(found), asdict(found))
 
 

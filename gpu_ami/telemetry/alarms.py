@@ -11,8 +11,9 @@ event catalogue; its commands are those of the alarm that the action raises.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from gpu_ami.errors import UsageError
@@ -130,6 +131,57 @@ def find_runbook(word: str, log_group: str, driver: str | None = None) -> Runboo
     raise UsageError(text, details=names, hint="gpu-ami runbook lists the alarms")
 
 
+@dataclass(frozen=True)
+class NodeSteps:
+    """What a scheduler needs before and after an instance is out of service. instead: of the stop or reboot."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    source: str
+    instead: str = ""
+
+
+# NODE: the event's NodeName on EKS, and Slurm's name of the node.
+NODES = {
+    "eks": NodeSteps(
+        ("kubectl cordon NODE && kubectl drain NODE --ignore-daemonsets --delete-emptydir-data --timeout=15m",),
+        ("kubectl uncordon NODE   # once it is Ready; in a managed node group terminate the instance: it is replaced",),
+        "https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/",
+    ),
+    "ecs": NodeSteps(
+        ("aws ecs update-container-instances-state --cluster CLUSTER --container-instances ID --status DRAINING",),
+        ("aws ecs update-container-instances-state --cluster CLUSTER --container-instances ID --status ACTIVE",),
+        "https://docs.aws.amazon.com/AmazonECS/latest/developerguide/container-instance-draining.html",
+    ),
+    "slurm": NodeSteps(
+        ('scontrol update nodename=NODE state=drain reason="SUBJECT"   # running jobs end; squeue -w NODE lists them',),
+        ("scontrol update nodename=NODE state=resume",),
+        "https://slurm.schedmd.com/scontrol.html",
+    ),
+    "asg": NodeSteps(
+        (),
+        (),
+        "https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-health-checks.html",
+        "aws autoscaling terminate-instance-in-auto-scaling-group --instance-id INSTANCE"
+        " --no-should-decrement-desired-capacity   # the group replaces it; a stopped one it would terminate, too",
+    ),
+}
+_OUT_OF_SERVICE = re.compile(r"aws ec2 (stop|start|reboot)-instances|systemctl reboot|\breboot\b|gpu-reset")
+
+
+def on_node(runbook: Runbook, node: str) -> Runbook:
+    """The runbook with the steps of a scheduler around what takes the instance out of service; else as it is."""
+    steps = NODES[node]
+    places = [number for number, command in enumerate(runbook.commands) if _OUT_OF_SERVICE.search(command)]
+    if not places:
+        return runbook
+    first, last = places[0], places[-1] + 1
+    within = [steps.instead] if steps.instead else list(runbook.commands[first:last])
+    before = [command.replace("SUBJECT", runbook.subject) for command in steps.before]
+    commands = [*runbook.commands[:first], *before, *within, *steps.after, *runbook.commands[last:]]
+    return replace(runbook, commands=commands, sources=[*runbook.sources, steps.source])
+
+
 def named(word: str) -> Alarm | None:
     """The alarm with this name; in CloudWatch the stack's name and a hyphen stand before it."""
     candidates = [alarm for alarm in load_alarms() if word == alarm.name or word.endswith(f"-{alarm.name}")]
@@ -151,7 +203,7 @@ def _of_code(explanation: catalogue.Explanation, log_group: str) -> Runbook:
     sources = list(dict.fromkeys(explanation.sources.values()))
     return Runbook(
         f"{label}{explanation.code}", explanation.name, meaning,
-        f"{explanation.ec2_meaning}." if alarm else _NOTHING,
+        f"{explanation.ec2_meaning}. {alarm.first}" if alarm else _NOTHING,
         _commands(alarm, log_group) if alarm else (), alarm.support if alarm else "",
         [*sources, *([alarm.source] if alarm else [])],
         alarm.name if alarm else "", alarm.urgency if alarm else "", explanation.notes,

@@ -116,3 +116,26 @@ def test_unknown_word_names_the_alarms() -> None:
 def test_unknown_code_is_the_catalogues_error() -> None:
     with pytest.raises(UsageError, match="not in the catalogue"):
         find_runbook("999", GROUP)
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        ("eks", ["kubectl cordon NODE && kubectl drain NODE", "stop-instances", "start-instances", "kubectl uncordon"]),
+        ("ecs", ["--status DRAINING", "stop-instances", "start-instances", "--status ACTIVE"]),
+        ("slurm", ['state=drain reason="Xid 79"', "stop-instances", "start-instances", "state=resume"]),
+        ("asg", ["terminate-instance-in-auto-scaling-group"]),
+    ],
+)
+def test_runbook_of_a_node_drains_it_first(node: str, told: list[str]) -> None:
+    runbook = alarms.on_node(alarms.find_runbook("79", "/group"), node)
+    places = [next(i for i, command in enumerate(runbook.commands) if text in command) for text in told]
+    assert places == sorted(places) and runbook.sources[-1] == alarms.NODES[node].source
+    assert any("ec2 stop-instances" in command for command in runbook.commands) == (node != "asg")
+    application = alarms.find_runbook("31", "/group")  # the job's own fault: the node stays in service
+    assert alarms.on_node(application, node) == application
+
+
+def test_runbook_of_a_code_says_what_its_alarm_says() -> None:
+    alarm = alarms.find_runbook("gpu-stop-start", "/group")
+    assert alarm.first in alarms.find_runbook("79", "/group").first and "Auto Scaling" in alarm.first
