@@ -391,10 +391,41 @@ def test_action_installs_what_is_named_and_puts_it_on_the_path(project: Path) ->
     )
     python.chmod(0o755)
     install = yaml.safe_load(ACTION.read_text())["runs"]["steps"][0]
-    done = run_step(project, install, PYTHON=str(python), PACKAGE="gpu-ami[local]==1.2.3")
+    done = run_step(project, install, PYTHON=str(python), PACKAGE="gpu-ami==1.2.3", EXTRAS="local")
     assert done.returncode == 0, done.stderr
     assert (project.parent / "pip.log").read_text().split()[-1] == "gpu-ami[local]==1.2.3"
     assert (project.parent / "github_path").read_text() == f"{project.parent}/gpu-ami/bin\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "extras", "installed"),
+    [
+        ("gpu-ami==1.2.3", "local", "gpu-ami[local]==1.2.3"),
+        ("gpu-ami @ git+https://h/p@0123", "local", "gpu-ami[local] @ git+https://h/p@0123"),
+        ("./gpu_ami.whl", "local", "./gpu_ami.whl[local]"),
+        ("./gpu_ami.whl", "", "./gpu_ami.whl"),
+        ("", "", None),
+        ("gpu-ami", "local", None),
+        ("gpu-ami[local]", "", None),
+    ],
+)
+def test_action_installs_nothing_by_a_bare_name(
+    project: Path, package: str, extras: str, installed: str | None
+) -> None:
+    """No index has the name: whoever registers it would get jobs that hold roles of the cloud."""
+    python = project.parent / "python"
+    python.write_text(
+        "#!/bin/sh\nmkdir -p $3/bin\n"
+        'printf \'#!/bin/sh\\nfor w; do :; done; echo "$w" > "$RUNNER_TEMP/pip.log"\\n\' > "$3/bin/pip"\n'
+        'chmod +x "$3/bin/pip"\n'
+    )
+    python.chmod(0o755)
+    install = yaml.safe_load(ACTION.read_text())["runs"]["steps"][0]
+    done = run_step(project, install, PYTHON=str(python), PACKAGE=package, EXTRAS=extras)
+    if installed is None:
+        assert done.returncode == 1 and "set GPU_AMI in the workflows to a pinned source" in done.stdout
+    else:
+        assert (project.parent / "pip.log").read_text() == f"{installed}\n", done.stderr
 
 
 def test_examples_of_other_systems_are_understood(tmp_path: Path) -> None:

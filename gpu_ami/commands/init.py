@@ -46,7 +46,11 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     except OSError as error:
         raise UsageError(f"{args.directory}: cannot be written: {error}") from error
     written = [str(args.directory / name) for name in names]
-    return Outcome("\n".join([*written, "", f"next: cd {args.directory} && gpu-ami plan my-gpu-image"]), written)
+    steps = [
+        f"next: cd {args.directory} && gpu-ami plan my-gpu-image",
+        "before the first push: gpu-ami plan --lock my-gpu-image, and set GPU_AMI in .github/workflows/ (README.md)",
+    ]
+    return Outcome("\n".join([*written, "", *steps]), written)
 
 
 def _is_starter_file(path: Path) -> bool:
