@@ -70,7 +70,7 @@ def _own_schema(path: Path) -> Any:
     try:
         jsonschema = importlib.import_module("jsonschema")
     except ImportError as error:
-        raise UsageError("--schema needs the package jsonschema", hint="pip install jsonschema") from error
+        raise UsageError("--schema needs the package jsonschema", hint="pip install 'gpu-ami[schema]'") from error
     try:
         schema = parse_json(read_text(path))
         kind = jsonschema.validators.validator_for(schema)
