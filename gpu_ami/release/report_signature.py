@@ -72,7 +72,8 @@ def examine(
 ) -> certificates.ReportOrigin:
     """Whether a job that is trusted made the report in a folder, and whether report and evidence are as it left them.
 
-    trusted: keys of --key and --trust. signers: those of --sign, whose own signatures are trusted, too.
+    trusted: keys of --key and --trust. signers: those of --sign, whose signatures are trusted, too. UsageError: links
+    in the folder.
     """
     if differences := [line for host in report.hosts for line in _differences(host, folder)]:
         return certificates.ReportOrigin(refused=f"the report is not what the evidence says: {'; '.join(differences)}")
@@ -118,7 +119,8 @@ def _differences(host: HostReport, folder: Path) -> list[str]:
     try:
         path = foreign_names.join(folder, statement.EVIDENCE_FOLDER, host.evidence, evidence.FACTS_FILE)
     except foreign_names.NameRefused as error:
-        return [str(error)]
+        hint = "take the artifact from the job that made it; a proof writes files alone"
+        raise UsageError(f"the evidence is not as gpu-ami wrote it: {error}", hint=hint) from error
     kept = read_json(path)
     if kept is None:
         return [f"{path}: damaged"] if path.exists() else []
