@@ -196,8 +196,11 @@ def _newest(cloud: Cloud, plan: SourcePlan) -> str:
             ],
         )["Images"]
     if not images:
+        hint = "set source_ami in the --where file"
+        if cloud.ec2.meta.partition != "aws" and source["owner"].isdigit():
+            hint += f": in {cloud.ec2.meta.partition} the publisher has another account than {source['owner']}"
         raise UsageError(
             f"no AMI of {source['owner']} named {source['name']} ({plan['architecture']}) in {cloud.place.region}",
-            hint="set source_ami in the --where file",
+            hint=hint,
         )
     return str(max(images, key=lambda image: image.get("CreationDate", ""))["ImageId"])

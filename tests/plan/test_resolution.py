@@ -214,6 +214,17 @@ def test_source_ami_that_is_not_there_is_an_error(source: dict[str, str], messag
         resolve_source_ami(cloud, PLAN | {"source_ami": source})
 
 
+@pytest.mark.usefixtures("cloud")
+@pytest.mark.parametrize(
+    ("region", "named"), [("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov"), ("eu-central-1", "")]
+)
+def test_publishers_have_other_accounts_in_other_partitions(region: str, named: str) -> None:
+    with pytest.raises(UsageError, match="no AMI of 136693071363") as caught:
+        source = {"owner": "136693071363", "name": "nothing-*"}
+        resolve_source_ami(Cloud(Place("p", region)), PLAN | {"source_ami": source})
+    assert ("publisher has another account" in caught.value.hint and f"in {named}" in caught.value.hint) is bool(named)
+
+
 def test_root_volume_smaller_than_the_source_ami_s_is_refused() -> None:
     image = {
         "ImageId": "ami-1", "RootDeviceName": "/dev/xvda",
