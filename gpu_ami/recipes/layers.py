@@ -29,7 +29,7 @@ from gpu_ami.recipes.facts import (
     read_yaml,
     with_unknown,
 )
-from gpu_ami.recipes.rules import NO_KEYS, ResolveContext
+from gpu_ami.recipes.rules import NO_KEYS, SEVERITIES, ResolveContext
 from gpu_ami.recipes.site import components_of, in_order, require_valid, site_folder, site_roles, unused_role
 from gpu_ami.recipes.solver import Solution, with_kernel
 from validator.measurement import BY_NAME
@@ -65,6 +65,7 @@ def recipe_keys(facts: Facts, registry: Registry, nodes: tuple[str, ...]) -> Key
             "roles": ListOf(Choice((*sorted(build_order()), *of_site))),
             "ansible": Keys({"core": Choice(tuple(facts.ansible["releases"]))}, needed=("core",)),
             "accept": ListOf(Choice((*facts.incompatibilities["rows"], *UNVERIFIED_NAMES))),
+            "refuse_advisories": Choice(SEVERITIES),
             "boot_seconds": Integer(10, 3600, "seconds"),
             "source_ami": _source_ami(),
             "build": Keys(

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_ami.recipes import solver
 from gpu_ami.recipes.facts import Facts, Sources, branch
-from gpu_ami.recipes.rules import ResolveContext, accepted_notes, bundled_plugin, unknown_layout
+from gpu_ami.recipes.rules import ResolveContext, accepted_notes, advisory_notes, bundled_plugin, unknown_layout
 
 
 def remark(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
@@ -20,6 +20,8 @@ def remark(context: ResolveContext, versions: Mapping[str, str], sources: Source
     _kernel_modules(context, versions, sources)
     _network(context, versions, sources)
     for note in accepted_notes(context, versions):
+        sources.note(note)
+    for note in advisory_notes(context, versions):
         sources.note(note)
     if "nvidia_driver" in versions and (note := unknown_layout(context, versions["nvidia_driver"])):
         sources.note(note)

@@ -37,6 +37,10 @@ _DESCRIPTIONS = {
         "known incompatibilities (`variables/facts/incompatibilities.yml`) to accept, and `unverified-COMPONENT`: a "
         "version that neither facts nor sources tell of; the plan notes each"
     ),
+    "refuse_advisories": (
+        "refuse a driver or container toolkit without the fix of a security bulletin of this severity or higher "
+        "(`variables/facts/advisories.yml`); without it the plan notes them"
+    ),
     "boot_seconds": "longest boot that the proof accepts, from the kernel's start to systemd's last job; default: any",
     "source_ami.id": "the AMI to start from",
     "source_ami.owner": "owner of the AMI to start from: account id or alias; the newest that matches `name` is taken",

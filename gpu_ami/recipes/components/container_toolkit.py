@@ -10,6 +10,7 @@ from gpu_ami.recipes.rules import (
     Observed,
     ResolveContext,
     TemplateVariable,
+    advisory_rule,
     file,
     package,
     program,
@@ -56,6 +57,7 @@ COMPONENT = Component(
     is_chosen=True,
     keys=_keys,
     meanings={"runtime": "container runtime that is configured; default: the base AMI's, else docker"},
+    rules=(advisory_rule("container_toolkit"),),
     section=ContainerToolkit,
     write=_section,
     observed=Observed(

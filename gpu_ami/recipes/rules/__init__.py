@@ -8,11 +8,14 @@ system               rules of instance types, system, node family, accelerators 
 interconnect         rules of EFA, aws-ofi-nccl and NCCL
 kernel_modules       on which kernel series modules are built that are not of the kernel
 incompatibilities    combinations that are known not to work, and what a recipe accepts of them
+advisories           security bulletins of what a plan installs
 
 A new rule is a function in one of them and an entry in its `*_RULES`; a rule of one component alone is in its own file
 (gpu_ami/recipes/components).
 """
 
+from gpu_ami.recipes.rules.advisories import SEVERITIES, advisory_rule
+from gpu_ami.recipes.rules.advisories import notes as advisory_notes
 from gpu_ami.recipes.rules.component import (
     COMMIT,
     COMMIT_OF_TAG,
@@ -72,6 +75,7 @@ __all__ = [
     "NETWORK_RULES",
     "NO_KEYS",
     "PRESENCE",
+    "SEVERITIES",
     "TELEMETRY_RULES",
     "Assignment",
     "Component",
@@ -84,6 +88,8 @@ __all__ = [
     "TemplateVariable",
     "Understood",
     "accepted_notes",
+    "advisory_notes",
+    "advisory_rule",
     "base_keeps_its_own",
     "built_from_tag",
     "bundled_plugin",

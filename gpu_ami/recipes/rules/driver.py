@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_ami.recipes.facts import at_least, at_most, branch, parts
+from gpu_ami.recipes.rules.advisories import advisory_rule
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, Gpu, ResolveContext
 
 
@@ -197,6 +198,7 @@ def fabric_manager_matches(context: ResolveContext, chosen: Assignment) -> Itera
 
 
 DRIVER_RULES = (
+    advisory_rule("nvidia_driver"),
     (("nvidia_driver", "cuda"), driver_runs_cuda),
     (("nvidia_driver",), gpu_runs_driver),
     (("cuda",), gpu_runs_cuda),
