@@ -117,13 +117,23 @@ class EfaFacts(TypedDict):
     sources: list[Source]
 
 
+class FixedKernel(TypedDict):
+    """The packages that stay on a series, for a recipe that names it."""
+
+    package: str
+    hold: list[str]
+    source: str
+    date: str
+
+
 class KernelPackages(TypedDict):
-    """The packages of a kernel. hold: those that must not be upgraded."""
+    """The packages of a kernel. hold: those that must not be upgraded. fixed: those that stay on the series."""
 
     package: str
     headers: str
     hold: list[str]
     modules_extra: NotRequired[str]
+    fixed: NotRequired[FixedKernel]
 
 
 class PublicAmi(TypedDict):
@@ -151,8 +161,18 @@ class NvidiaRepository(TypedDict):
     dist: NotRequired[str]
 
 
+class ArchiveSuite(TypedDict):
+    """A suite of a system's own archive; `keyring`: the system's file with the keys."""
+
+    url: str
+    suite: str
+    keyring: NotRequired[str]
+    key_url: str
+    key_fingerprint: str
+
+
 class OperatingSystemFacts(TypedDict):
-    """`facts --os`. kernel_packages: by kernel; source_ami: by architecture."""
+    """`facts --os`. kernel_packages: by kernel; source_ami, archive: by architecture."""
 
     operating_system: str
     id: str
@@ -168,6 +188,7 @@ class OperatingSystemFacts(TypedDict):
     architectures: list[str]
     source_ami: dict[str, PublicAmi]
     nvidia_repository: NvidiaRepository
+    archive: NotRequired[dict[str, list[ArchiveSuite]]]
     cloudwatch_agent: str
     node_families: list[str]
     cost: NotRequired[str]

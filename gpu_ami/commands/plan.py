@@ -121,11 +121,11 @@ def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome
         out = args.out or Path("out") / plan.image
         out_lock.hold(out)
         written = plan.write(out, place)
+        dates = [row["date"] for row in plan.document["sources"]]
+        progress.note(f"facts: {fact_queries.age(dates, _OLD_DAYS, datetime.date.today())}")
     notes = [f"note: {note}" for note in [*plan.document["notes"], *_not_built_here(plan, args.where)]]
     system = plan.document["os"]
     notes.append(f"support: {support_of(facts_of(recipe), system['id'], system['version'])}")
-    dates = [row["date"] for row in plan.document["sources"]]
-    notes.append(f"facts: {fact_queries.age(dates, _OLD_DAYS, datetime.date.today())}")
     types = [row["name"] for row in plan.document["instance_types"]]
     # Machines of the local region cost nothing.
     costs = [cost.estimate(plan.document, types, build=True).text] if args.where else []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gpu_ami.cloud import Cloud, Mirror, Place, aws_errors
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.plan.document import Plan, SourcePlan, with_digest
 from gpu_ami.plan.lock import locks_folder, recorded_ami
 from gpu_ami.recipes import CloudWatchAgent, ResolvedPlan, facts_of, read_recipe, resolve, unknown_types
@@ -102,12 +102,22 @@ def make_plan(recipe: Path, place: Place, overrides: Sequence[str] = ()) -> Plan
     Instance types that the facts do not know are looked up in EC2, where the place is AWS.
     UsageError lists all mistakes of the recipe at once.
     """
-    facts = facts_of(recipe)
+    facts, unasked = facts_of(recipe), ""
     if (names := unknown_types(recipe, facts, overrides)) and place.answers_preflight:
-        today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        facts = with_described(facts, describe_types(Cloud(place), names), place.region, today)
-    layered = read_recipe(recipe, facts, overrides)
-    document = resolve(layered, facts)
+        try:
+            described = describe_types(Cloud(place), names)
+        except CloudError as error:
+            unasked = f"EC2 was asked for {', '.join(names)}: {error.message}"
+        else:
+            today = datetime.datetime.now(datetime.UTC).date().isoformat()
+            facts = with_described(facts, described, place.region, today)
+    try:
+        layered = read_recipe(recipe, facts, overrides)
+        document = resolve(layered, facts)
+    except UsageError as error:
+        if unasked:
+            raise UsageError(error.message, details=[*error.details, unasked], hint=error.hint) from error
+        raise
     return Plan(with_digest(at_place(_with_recorded_ami(document, place, locks_folder(recipe)), place)), layered.site)
 
 
