@@ -173,6 +173,13 @@ def test_images_go_when_they_are_half_made_or_past_their_time(cloud: Cloud, home
     assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal that fails with an error of AWS's own is not tried for a minute."""
+    monkeypatch.setattr(resources, "_IN_USE_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_an_image_in_use_is_never_removed(cloud: Cloud, home: Path) -> None:
     """On day 31 an expired AMI may be all that an Auto Scaling group has to scale out with."""
     tags = {runs.TAG_RUN: "gone", runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"}
@@ -191,6 +198,7 @@ def test_an_image_in_use_is_never_removed(cloud: Cloud, home: Path) -> None:
         assert {device["Ebs"]["SnapshotId"] for device in devices if "Ebs" in device} <= snapshots
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_image_stays_where_aws_does_not_tell_who_uses_it(
     cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
