@@ -733,10 +733,11 @@ def disk(machine: Machine) -> Tuple[Any, List[Finding]]:
         if len(numbers) < 4 or target.strip() in rows:
             continue
         size, free, inodes, free_inodes = (int(number) if number.isdigit() else 0 for number in numbers)
-        rows[target.strip()] = row = {
+        row = {
             "kib": size, "free_kib": free, "inodes": inodes, "free_inodes": free_inodes,
             "read_only": target.strip() in read_only,
         }  # type: Record  # fmt: skip
+        rows[target.strip()] = row
         findings += _disk_findings(target.strip(), row)
     if not rows:
         raise Unanswered("failed", "df names no file system")
