@@ -125,7 +125,7 @@ def test_failure_in_teardown_names_the_phase(run: Run) -> None:
 SERVICE = """\
 from testinfra.backend.base import CommandResult
 from testinfra.host import Host
-from testinfra.modules.service import SystemdService as Service
+from testinfra.modules.service import SystemdService
 
 class Answers(Host):
     def __init__(self, code):

@@ -99,6 +99,9 @@ def gpu_runs_cudnn(context: ResolveContext, chosen: Assignment) -> Iterator[Conf
             yield Conflict("cudnn.version", text, row["source"], ("cudnn",))
 
 
+_BOTH_MODULES = "flavour boot (both modules, chosen by PCI id)"
+
+
 def flavour_fits(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     """One kernel module must support all GPUs; `boot` installs several and loads the right one at boot."""
     flavour = context.flavour
@@ -110,7 +113,11 @@ def flavour_fits(context: ResolveContext, chosen: Assignment) -> Iterator[Confli
         if flavour != "boot" and flavour not in allowed:
             only = f"{gpu.row['architecture']} is {allowed[0]} only"
             text = f"the {flavour} kernel module does not support {gpu.named}: {only}"
-            nearest = f"flavour {min(fitting)}" if fitting else "flavour boot (both modules, chosen by PCI id)"
+            nearest = f"flavour {min(fitting)}" if fitting else _BOTH_MODULES
+            if not fitting and "efa" in context.values and "efa" not in context.provided:
+                nearest = (
+                    "an image for each, or flavour boot without efa"  # as peer_memory_is_of_one_module refuses both
+                )
             yield Conflict("nvidia_driver.flavour", text, gpu.architecture["source"], nearest=nearest)
     shipped = context.facts.driver_releases[chosen["nvidia_driver"]]
     needed = {flavour} if flavour != "boot" else {"open", "proprietary"}

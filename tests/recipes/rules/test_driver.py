@@ -84,6 +84,14 @@ def test_gsp_is_switched_off_with_the_proprietary_module_only(flavour: str, coun
     assert len(list(rules.gsp_can_be_off(surroundings, {}))) == count
 
 
+def test_flavours_of_gpus_with_efa_do_not_run_in_a_circle() -> None:
+    """`boot` is refused with EFA, and its refusal names the other two: neither names what the other one refuses."""
+    types = "p3.2xlarge p6-b200.48xlarge"
+    surroundings = context("nvidia_driver: {flavour: open}\nefa: {version: 1.50.0}", types=types)
+    (conflict,) = rules.flavour_fits(surroundings, {"nvidia_driver": "570.211.01"})
+    assert conflict.nearest == "an image for each, or flavour boot without efa"
+
+
 def test_gpus_without_a_common_driver_need_an_image_each() -> None:
     (conflict,) = rules.gpu_runs_driver(context(types="p3.2xlarge g7.2xlarge"), {"nvidia_driver": "595.45.04"})
     assert conflict.change == ()
