@@ -22,7 +22,8 @@ from tests.replicas.test_nvidia_smi import smi
 
 FOLDER = Path(__file__).parents[1] / "transcripts"
 # Capability by architecture: which GPUs nvidia-smi divides.
-CAPABILITY = {"NVIDIA A10G": "8.6", "Ampere": "8.0", "Hopper": "9.0", "Blackwell": "10.0", "Ada Lovelace": "8.9"}
+CAPABILITY = {"NVIDIA A10G": "8.6", "Ampere": "8.0", "Hopper": "9.0", "Blackwell": "10.0", "Ada Lovelace": "8.9",
+              "Turing": "7.5", "Volta": "7.0"}  # fmt: skip
 # Elements of originals that the replica's document does not have, as no reader of the project asks for them.
 LEFT_OUT = {"performance_state", "fan_speed", "gpu_virtualization_mode/virtualization_mode", "retired_pages"}
 
@@ -63,7 +64,8 @@ def like(tmp_path: Path) -> Callable[[str], Callable[..., tuple[int, str]]]:
         for index in range(2):
             board = proc / "gpus" / f"0000:00:{27 + index:02x}.0" / "board"
             board.parent.mkdir(parents=True)
-            architecture = values.get("product_architecture", "Hopper")
+            of_name = "Volta" if "V100" in values.get("product_name", "") else "Hopper"
+            architecture = values.get("product_architecture", of_name)
             facts = {
                 "magic": "gpu-ami-board/1", "index": index, "minor": index, "pci": board.parent.name,
                 "name": values.get("product_name", "NVIDIA H100 80GB HBM3"), "architecture": architecture,
