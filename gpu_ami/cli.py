@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, ClassVar, NoReturn
 
 from gpu_ami import __version__, commands, foreign_text, out_lock
 from gpu_ami.errors import CloudError, GpuAmiError, InternalError, UsageError, end_as_by_ctrl_c
@@ -37,6 +37,17 @@ _VERDICT = re.compile(rf"\b(?:{'|'.join(_COLOURS)})\b")
 
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<names>.*)\)", re.DOTALL)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Commands in groups, which argparse has for options alone. titles: of a group, by its first command."""
+
+    titles: ClassVar[dict[str, str]] = {}
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        title = self.titles.get(action.dest)
+        return f"\n  {title}:\n{text}" if title else text
 
 
 class _Parser(argparse.ArgumentParser):
@@ -82,12 +93,16 @@ def _parser() -> argparse.ArgumentParser:
         prog="gpu-ami",
         description="Builds GPU AMIs, boots them, proves metrics, logs and Xid capture, and certifies the result.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"gpu-ami {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (*(f"gpu_ami.commands.{name}" for name in commands.NAMES), *provider().commands.values()):
-        import_module(module).register(subparsers)
+    ours = {title: [f"gpu_ami.commands.{name}" for name in names] for title, names in commands.GROUPS.items()}
+    for title, modules in (ours | {"region of this machine": [*provider().commands.values()]}).items():
+        known = len(subparsers.choices)
+        for module in modules:
+            import_module(module).register(subparsers)
+        _Help.titles |= dict.fromkeys([*subparsers.choices][known : known + 1], title)
     for subparser in set(subparsers.choices.values()):
         _common_options(subparser)
     return parser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -203,3 +204,14 @@ def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
 def test_reader_that_closes_early_is_no_error() -> None:
     command = f"{sys.executable} -m gpu_ami xid --json 63 | true"
     assert subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False).returncode == 0
+
+
+def test_help_groups_every_command_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    printed = capsys.readouterr().out
+    titles = [line.strip(" :") for line in printed.splitlines() if line.startswith("  ") and line.endswith(":")]
+    assert titles == [*commands.GROUPS, "region of this machine"]
+    assert len(set(commands.NAMES)) == len(commands.NAMES)
+    listed = [line.split()[0] for line in printed.splitlines() if re.match(r"    [a-z]", line)]
+    assert [name.rstrip("_").replace("_", "-") for name in commands.NAMES] == listed[: len(commands.NAMES)]

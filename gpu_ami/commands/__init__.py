@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# In the order of `gpu-ami --help`: the line from recipe to certificate first, then what surrounds it. Commands of the
-# region of this machine follow (gpu_ami/region.py).
-NAMES = (
-    "prove", "plan", "sources", "build", "validate", "observe", "certify", "verify", "publish", "key", "diff",
-    "sweep", "attach", "fleet", "launch_template", "image_builder",
-    "checks", "faults", "record", "merge", "matrix", "doctor", "init", "recipes", "facts",
-    "bump", "import_", "events", "xid", "runbook", "telemetry", "dashboard", "lint_agent",
-)  # fmt: skip
+# The groups of `gpu-ami --help`, by what a person wants. Commands of this machine's region follow (gpu_ami/region.py).
+GROUPS = {
+    "prove an image": ("prove", "observe", "validate", "faults", "record", "merge", "image_builder"),
+    "build one": ("init", "plan", "sources", "build", "bump", "import_", "matrix", "doctor", "sweep"),
+    "release it": ("certify", "verify", "key", "publish", "diff"),
+    "operate it": ("attach", "fleet", "launch_template", "telemetry", "dashboard", "runbook"),
+    "look up": ("recipes", "facts", "checks", "events", "xid", "lint_agent"),
+}
+NAMES = tuple(name for names in GROUPS.values() for name in names)
 
 
 @dataclass(frozen=True)
