@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, ClassVar, NoReturn
+from typing import IO, Any, NoReturn
 
 from gpu_ami import __version__, commands, foreign_text, out_lock
 from gpu_ami.errors import CloudError, GpuAmiError, InternalError, UsageError, end_as_by_ctrl_c
@@ -40,13 +40,12 @@ _INVALID_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Commands in groups, which argparse has for options alone. titles: of a group, by its first command."""
-
-    titles: ClassVar[dict[str, str]] = {}
+    """Commands in groups, which argparse has for options alone: each title stands before its first command."""
 
     def _format_action(self, action: argparse.Action) -> str:
         text = super()._format_action(action)
-        title = self.titles.get(action.dest)
+        titles = {names[0]: title for title, names in commands.GROUPS.items()}
+        title = (titles | dict.fromkeys([*provider().commands][:1], "region of this machine")).get(action.dest)
         return f"\n  {title}:\n{text}" if title else text
 
 
@@ -97,12 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gpu-ami {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    ours = {title: [f"gpu_ami.commands.{name}" for name in names] for title, names in commands.GROUPS.items()}
-    for title, modules in (ours | {"region of this machine": [*provider().commands.values()]}).items():
-        known = len(subparsers.choices)
-        for module in modules:
-            import_module(module).register(subparsers)
-        _Help.titles |= dict.fromkeys([*subparsers.choices][known : known + 1], title)
+    for module in (*(f"gpu_ami.commands.{name}" for name in commands.NAMES), *provider().commands.values()):
+        import_module(module).register(subparsers)
     for subparser in set(subparsers.choices.values()):
         _common_options(subparser)
     return parser
