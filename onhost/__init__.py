@@ -31,5 +31,6 @@ container_probe      starts containers with GPUs (probes/containers.py; Python 3
 compute_probe        computes on every GPU and compares every result (probes/compute.py; Python 3.6 or newer)
 mpi_allreduce        one rank of an Open MPI job (checks/several_nodes.py; Python 3.6 or newer)
 tcp_exchange         connections between nodes (checks/several_nodes.py; Python 3.6 or newer)
+agent_schema         an agent's configuration against its release's table (the agent's replica; Python 3.9 or newer)
 provoke_xid          causes a fault of one process on one GPU (Python 3.6 or newer)
 """

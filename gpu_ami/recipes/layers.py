@@ -33,6 +33,7 @@ from gpu_ami.recipes.rules import NO_KEYS, SEVERITIES, ResolveContext
 from gpu_ami.recipes.site import components_of, in_order, require_valid, site_folder, site_roles, unused_role
 from gpu_ami.recipes.solver import Solution, with_kernel
 from validator.measurement import BY_NAME
+from validator.probes.agent import retention_days
 from validator.schema import Choice, Integer, Keys, ListOf, Mistake, Named, Text, did_you_mean, key_path
 
 # What a recipe must say itself; everything else may come from the layers below it.
@@ -117,7 +118,7 @@ def _telemetry(facts: Facts) -> Keys:
             "raw_log_group": group,
             "json_log_group": group,
             "log_stream": Text('"{instance_id}"', r"[^:*\s]{1,512}"),
-            "retention_days": Choice(tuple(facts.cloudwatch_agent["retention_days"])),
+            "retention_days": Choice(tuple(days for days in retention_days() if days > 0)),
         },
         needed=("profile", "interval_s", "namespace", "raw_log_group", "json_log_group", "log_stream"),
     )

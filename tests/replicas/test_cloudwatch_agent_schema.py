@@ -1,6 +1,6 @@
 """The replica refuses and accepts what the translator of the agent v1.300071.0 did of these configurations.
 
-What linter, replica and the types of a plan know of the agent is the same where they share it (docs/lint-agent.md).
+Linter and replica read one table; a plan has only keys of it (docs/lint-agent.md).
 """
 
 from __future__ import annotations
@@ -13,24 +13,16 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+import yaml
 
-from gpu_ami.recipes import load_facts
 from localregion.replicas.cloudwatch_agent.cwagent import configuration, gpu, schema
+from onhost import agent_schema
 from validator import agent_document
 from validator.measurement import MEASUREMENTS
-from validator.probes.agent import findings, lint_logs
+from validator.probes.agent import lint_logs, release_schema
 
 lint = import_module("validator.probes.agent.lint")  # the package exports a function of that name
-# Keys that the schema's translator ignores, as it does any other of this section; the linter names typing mistakes.
-_OF_AGENT = {
-    "credentials",
-    "run_as_user",
-    "user_agent",
-    "quiet",
-    "internal",
-    "use_dualstack_endpoint",
-    "system_metrics_enabled",
-}
+known = release_schema.release_schema().keys
 FILE = {"file_path": "/var/log/a", "log_group_name": "g", "log_stream_name": "{instance_id}", "retention_in_days": 90}
 LOGS: dict[str, Any] = {"logs": {"logs_collected": {"files": {"collect_list": [FILE]}}}}
 METRICS: dict[str, Any] = {"metrics": {"metrics_collected": {"nvidia_gpu": {"measurement": ["power_draw"]}}}}
@@ -128,23 +120,18 @@ def test_objects_of_two_files_must_be_equal(tmp_path: Path) -> None:
     assert combined(tmp_path, two, two)
 
 
-@pytest.mark.parametrize(
-    ("linter", "replica"),
-    [
-        (lint._METRICS, schema._METRICS),
-        (lint_logs._LOGS, schema._LOGS),
-        (lint_logs._FILE, schema._FILE),
-        (lint_logs._JOURNALD, schema._JOURNALD),
-        (set(lint._AGENT) - _OF_AGENT, schema._AGENT),
-        (lint_logs._RETENTION, schema.RETENTION_DAYS),
-        (lint_logs._CLASSES, schema.CLASSES),
-        (lint_logs._PRIORITIES, schema._PRIORITIES),
-        (lint._APPENDED, configuration.APPENDABLE),
-        (lint._PLUGINS, {*configuration.PLUGINS, *configuration.FOREIGN_PLUGINS}),
-    ],
-)
-def test_linter_and_replica_know_the_same(linter: Collection[Any], replica: Collection[Any]) -> None:
-    assert set(linter) == set(replica)
+def test_linter_and_replica_read_one_table(update_golden: bool) -> None:
+    """Its release_schema.json is the linter's table, and both compare with the same program."""
+    table = yaml.safe_load(release_schema.TABLE.read_text())
+    folder = Path(schema.__file__).parent
+    if update_golden:
+        (folder / "release_schema.json").write_text(json.dumps(table, separators=(",", ":")) + "\n")
+    assert json.loads((folder / "release_schema.json").read_text()) == table, "pytest --update-golden writes it"
+    assert (folder / "agent_schema.py").resolve() == Path(agent_schema.__file__).resolve()
+
+
+def test_linter_and_replica_replace_the_same_dimensions() -> None:
+    assert set(lint._APPENDED) == set(configuration.APPENDABLE) and lint_logs._CLASSES == schema.CLASSES
 
 
 def test_replica_has_the_rows_of_the_table(update_golden: bool) -> None:
@@ -164,29 +151,17 @@ def test_replica_measures_what_the_linter_allows(plugin: str) -> None:
     assert set(configuration.PLUGINS[plugin][1]) <= set(lint.MEASUREMENTS[plugin])
 
 
-@pytest.mark.parametrize(("seconds", "is_right"), [(0, False), (1, True), (findings._MAX_SECONDS, True)])
-def test_intervals_have_the_same_limits(seconds: int, is_right: bool) -> None:
-    for value, right in ((seconds, is_right), (findings._MAX_SECONDS + 1, False)):
-        assert (schema.seconds(value) == "") is right
-        assert (not list(findings.seconds({"key": value}, "key", ""))) is right
-
-
 @pytest.mark.parametrize(
     ("kind", "known"),
     [
-        (agent_document.AgentConfig, lint._TOP),
-        (agent_document.AgentSettings, lint._AGENT),
-        (agent_document.AgentLogs, lint_logs._LOGS),
-        (agent_document.AgentLogFile, lint_logs._FILE),
-        (agent_document.AgentMetrics, lint._METRICS),
+        (agent_document.AgentConfig, known()),
+        (agent_document.AgentSettings, known("agent") | set(lint.UNLISTED)),
+        (agent_document.AgentLogs, known("logs")),
+        (agent_document.AgentLogFile, known(*lint_logs._ENTRY["files"])),
+        (agent_document.AgentMetrics, known("metrics")),
         (agent_document.AgentMetricsCollected, lint._PLUGINS),
         (agent_document.NvidiaGpuPlugin, lint._GPU),
     ],
 )
 def test_plan_writes_only_keys_of_the_agent(kind: Any, known: Collection[str]) -> None:
     assert set(get_type_hints(kind)) <= set(known)
-
-
-def test_recipes_choose_among_the_agents_retention_days() -> None:
-    """Not -1: a log group that keeps its events for ever is no default of a fleet."""
-    assert set(load_facts().cloudwatch_agent["retention_days"]) == set(schema.RETENTION_DAYS) - {-1}

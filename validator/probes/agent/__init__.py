@@ -12,5 +12,6 @@ findings             the linter's findings, their lines, and shared rules
 from validator.probes.agent.config import LogFile
 from validator.probes.agent.findings import ERROR, Finding
 from validator.probes.agent.lint import lint, lint_text
+from validator.probes.agent.release_schema import retention_days
 
-__all__ = ["ERROR", "Finding", "LogFile", "lint", "lint_text"]
+__all__ = ["ERROR", "Finding", "LogFile", "lint", "lint_text", "retention_days"]

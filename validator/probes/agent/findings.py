@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from onhost.agent_schema import suggestion
 
 ERROR, WARNING = "error", "warning"
 _MAX_SECONDS = 172_800  # schema.json: metrics_collection_interval, force_flush_interval
@@ -51,12 +52,6 @@ def endpoint(section: Mapping[str, object], where: str) -> Iterator[Finding]:
 
 def not_an_object(where: str, value: object) -> Finding:
     return Finding(ERROR, where, f"expected an object, got {type(value).__name__}")
-
-
-def suggestion(word: str, known: Collection[str]) -> str:
-    """`; did you mean …?`, or "" if no known word is similar."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 _SPACE = re.compile(r"[ \t\n\r]*")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
+from onhost.agent_schema import suggestion
 from validator.measurement import BY_NAME
 from validator.probes.agent.findings import (
     ERROR,
@@ -23,28 +24,20 @@ from validator.probes.agent.findings import (
     line_numbers,
     not_an_object,
     seconds,
-    suggestion,
     unknown_keys,
 )
 from validator.probes.agent.lint_logs import logs_findings
-from validator.probes.agent.release_schema import schema_findings
+from validator.probes.agent.release_schema import release_schema, schema_findings
 
-_TOP = ("agent", "metrics", "logs", "traces", "opentelemetry")
-_AGENT = (
-    "metrics_collection_interval", "region", "credentials", "debug", "aws_sdk_log_level", "logfile",
-    "omit_hostname", "run_as_user", "user_agent", "quiet", "internal", "service.name", "deployment.environment",
-    "use_dualstack_endpoint", "system_metrics_enabled",
+# Keys that the agent reads, and that its check neither lists nor refuses.
+UNLISTED = (
+    "run_as_user", "user_agent", "quiet", "internal", "use_dualstack_endpoint", "system_metrics_enabled",
 )  # fmt: skip
+_AGENT = release_schema().keys("agent") | set(UNLISTED)
 _AGENT_TYPES: Mapping[str, type] = {"region": str, "run_as_user": str, "debug": bool, "omit_hostname": bool}
 _TYPE_NAMES = {str: "name", bool: "boolean (true or false)"}
-_METRICS = (
-    "namespace", "append_dimensions", "aggregation_dimensions", "endpoint_override", "force_flush_interval",
-    "metrics_collected", "metrics_destinations", "credentials", "service.name", "deployment.environment",
-)  # fmt: skip
-_PLUGINS = (
-    "collectd", "cpu", "disk", "diskio", "efa", "ethtool", "jmx", "mem", "net", "netstat", "nvidia_gpu", "otlp",
-    "processes", "procstat", "prometheus", "statsd", "swap",
-)  # fmt: skip
+# The table has the internal name of the GPU plugin, which the agent takes, too, and documents nowhere.
+_PLUGINS = release_schema().keys("metrics", "metrics_collected") - {"nvidia_smi"} | {"nvidia_gpu"}
 _GPU = ("measurement", "metrics_collection_interval", "append_dimensions", "drop_original_metrics")
 _APPENDED = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
 _NAMESPACE = re.compile(r"(?!:)[0-9A-Za-z.\-_/#: ]{1,255}")
@@ -74,7 +67,7 @@ def lint(config: object, *, files: Collection[str] | None = None) -> list[Findin
     """
     if not isinstance(config, dict):
         return [Finding(ERROR, "", f"expected an object, got {type(config).__name__}")]
-    findings = [*unknown_keys(config, _TOP, "")]
+    findings = [*unknown_keys(config, release_schema().keys(), "")]
     sections: tuple[tuple[str, Callable[..., Iterator[Finding]]], ...] = (
         ("agent", _agent),
         ("metrics", _metrics),
@@ -100,7 +93,7 @@ def _agent(section: Mapping[str, object]) -> Iterator[Finding]:
 
 
 def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
-    yield from unknown_keys(section, _METRICS, "metrics")
+    yield from unknown_keys(section, release_schema().keys("metrics"), "metrics")
     yield from seconds(section, "force_flush_interval", "metrics")
     yield from endpoint(section, "metrics")
     yield from _namespace(section)

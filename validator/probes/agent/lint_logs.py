@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from onhost.agent_schema import suggestion
 from validator.probes.agent.findings import (
     ERROR,
     WARNING,
@@ -20,30 +21,15 @@ from validator.probes.agent.findings import (
     endpoint,
     not_an_object,
     seconds,
-    suggestion,
     unknown_keys,
 )
+from validator.probes.agent.release_schema import release_schema, retention_days
 
-_LOGS = (
-    "logs_collected", "log_stream_name", "endpoint_override", "force_flush_interval", "credentials",
-    "metrics_collected", "service.name", "deployment.environment", "concurrency",
-)  # fmt: skip
-_COLLECTED = ("files", "journald", "windows_events", "application_signals", "app_signals")
-_FILE = (
-    "file_path", "log_group_name", "log_stream_name", "log_group_class", "retention_in_days", "timestamp_format",
-    "timezone", "trim_timestamp", "multi_line_start_pattern", "encoding", "filters", "auto_removal",
-    "backpressure_mode", "blacklist", "publish_multi_logs", "service.name", "deployment.environment",
-)  # fmt: skip
-_JOURNALD = (
-    "log_group_name", "log_stream_name", "log_group_class", "retention_in_days", "units", "priority", "matches",
-    "filters",
-)  # fmt: skip
-_PRIORITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug", *map(str, range(8)))
+_ENTRY = {name: ("logs", "logs_collected", name, "collect_list", "[]") for name in ("files", "journald")}
+_PRIORITIES = release_schema().rule(*_ENTRY["journald"], "priority")["values"]
+_TIMEZONES = release_schema().rule(*_ENTRY["files"], "timezone")["values"]
+_FILTER_TYPES = release_schema().rule(*_ENTRY["files"], "filters", "[]", "type")["values"]
 _PLACEHOLDERS = ("{instance_id}", "{hostname}", "{local_hostname}", "{ip_address}", "{date}")
-_RETENTION = (
-    -1, 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653,
-)  # fmt: skip
-_TIMEZONES = ("UTC", "Local")
 _CLASSES = ("STANDARD", "INFREQUENT_ACCESS")  # any other the agent leaves out, and the group becomes STANDARD
 _MALFORMED = (
     "missing )",
@@ -53,7 +39,6 @@ _MALFORMED = (
     "multiple repeat",
     "bad escape (end",
 )
-_FILTER_TYPES = ("include", "exclude")
 _MAX_NAME = 512
 _LONGEST = {"{instance_id}": 19, "{hostname}": 63, "{local_hostname}": 63, "{ip_address}": 15, "{date}": 10}
 _PLACEHOLDER = re.compile(r"(?<!\$)\{[^}]*\}")  # ${NAME} is a variable of the agent's environment
@@ -61,7 +46,7 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{[^}]*\}")  # ${NAME} is a variable of the a
 
 def logs_findings(section: Mapping[str, object], files: Collection[str] | None) -> Iterator[Finding]:
     """Findings of `logs`. files: paths that the image writes; None: not checked."""
-    yield from unknown_keys(section, _LOGS, "logs")
+    yield from unknown_keys(section, release_schema().keys("logs"), "logs")
     yield from seconds(section, "force_flush_interval", "logs")
     yield from endpoint(section, "logs")
     yield from _stream_name(section, "logs")
@@ -72,7 +57,7 @@ def logs_findings(section: Mapping[str, object], files: Collection[str] | None) 
     if not isinstance(collected, dict):
         yield not_an_object("logs.logs_collected", collected)
         return
-    yield from unknown_keys(collected, _COLLECTED, "logs.logs_collected")
+    yield from unknown_keys(collected, release_schema().keys("logs", "logs_collected"), "logs.logs_collected")
     for name in ("files", "journald"):
         yield from _not_a_list(collected, name)
     log_files, journals = list(_entries(collected, "files")), list(_entries(collected, "journald"))
@@ -124,7 +109,7 @@ def _conflicts(entries: list[tuple[str, Mapping[str, object]]], default_stream: 
 
 
 def _file(entry: Mapping[str, object], where: str, files: Collection[str] | None) -> Iterator[Finding]:
-    yield from unknown_keys(entry, _FILE, where)
+    yield from unknown_keys(entry, release_schema().keys(*_ENTRY["files"]), where)
     path = entry.get("file_path")
     if not isinstance(path, str) or not path.startswith("/"):
         # Valid in a configuration for Windows, as AWS's samples have it.
@@ -182,7 +167,7 @@ def _encoding(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
 
 
 def _journald(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
-    yield from unknown_keys(entry, _JOURNALD, where)
+    yield from unknown_keys(entry, release_schema().keys(*_ENTRY["journald"]), where)
     priority = entry.get("priority", "info")
     if str(priority) not in _PRIORITIES:
         yield Finding(ERROR, f"{where}.priority", f"expected one of {', '.join(_PRIORITIES)}, got {priority!r}")
@@ -201,8 +186,8 @@ def _destination(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
     yield from _stream_name(entry, where)
     yield from _choice(entry, "log_group_class", _CLASSES, where)
     days = entry.get("retention_in_days", -1)
-    if days not in _RETENTION or isinstance(days, bool):
-        expected = ", ".join(map(str, _RETENTION))
+    if days not in retention_days() or isinstance(days, bool):
+        expected = ", ".join(map(str, retention_days()))
         yield Finding(ERROR, f"{where}.retention_in_days", f"expected one of {expected}, got {days!r}")
 
 

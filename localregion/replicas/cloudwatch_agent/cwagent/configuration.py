@@ -1,7 +1,7 @@
 """The agent's JSON: reads a folder of parts, merges them, and refuses what the translator refuses.
 
 Rules as in aws/amazon-cloudwatch-agent (v1.300071.0): translator/translate/metrics/config/registered_metrics.go
-(allow-list), translator/jsonconfig/mergeJsonUtil (merging); schema.py has those of the JSON schema.
+(allow-list), translator/jsonconfig/mergeJsonUtil (merging); schema.py has those of the JSON schema and of log files.
 """
 
 from __future__ import annotations
@@ -22,21 +22,7 @@ PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "disk": ("disk", ("free", "total", "used", "used_percent")),
 }
 # Plugins of the agent that this replica lacks: accepted, logged as unsupported, not collected.
-FOREIGN_PLUGINS = (
-    "collectd",
-    "diskio",
-    "efa",
-    "ethtool",
-    "jmx",
-    "net",
-    "netstat",
-    "otlp",
-    "processes",
-    "procstat",
-    "prometheus",
-    "statsd",
-    "swap",
-)
+FOREIGN_PLUGINS = schema.SCHEMA.keys("metrics", "metrics_collected") - PLUGINS.keys() - {"nvidia_smi"}
 APPENDABLE = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
 # Objects that are merged key by key; of any other, all files must have the same.
 _MERGED = (
@@ -153,51 +139,22 @@ def _without_duplicates(items: list[object]) -> list[object]:
 
 def check(config: Section) -> list[str]:
     """Every mistake, as "Under path : /metrics/… | Error : …"."""
-    mistakes: Mistakes = []
-    for name in ("agent", "metrics", "logs"):
-        if name in config and not isinstance(config[name], dict):
-            mistakes.append((f"/{name}", "expected an object"))
-    mistakes += schema.check(config)
-    if get_section(config, "metrics"):
-        _check_metrics(get_section(config, "metrics"), mistakes)
+    mistakes = list(schema.check(config))
+    collected = get_section(config, "metrics", "metrics_collected")
+    for name in collected.keys() & PLUGINS.keys():  # a name that the agent does not know passes, as any other object
+        _check_measurements(name, get_section(collected, name), mistakes)
     return [f"Under path : {path} | Error : {error}" for path, error in mistakes]
 
 
-def _check_metrics(metrics: Section, mistakes: Mistakes) -> None:
-    collected = metrics.get("metrics_collected")
-    if not isinstance(collected, dict) or not collected:
-        mistakes.append(("/metrics/metrics_collected", "expected an object with at least one plugin"))
-        collected = {}
-    if not isinstance(metrics.get("append_dimensions", {}), dict):  # a name that it does not know is left out
-        mistakes.append(("/metrics/append_dimensions", "expected an object"))
-    rollups = metrics.get("aggregation_dimensions", [])
-    if not isinstance(rollups, list) or not all(
-        isinstance(item, list) and all(isinstance(k, str) for k in item) for item in rollups
-    ):
-        mistakes.append(("/metrics/aggregation_dimensions", "expected a list of lists of dimension names"))
-    for name, plugin in collected.items():
-        _check_plugin(name, plugin, mistakes)
-
-
-def _check_plugin(name: str, plugin: object, mistakes: Mistakes) -> None:
-    path = f"/metrics/metrics_collected/{name}"
-    if name not in PLUGINS:
-        return  # as the agent: a name it does not know falls into its generic branch and passes
-    if not isinstance(plugin, dict):
-        mistakes.append((path, f"expected an object, got {plugin!r}"))
-        return
-    if expected := schema.seconds(plugin.get("metrics_collection_interval", 1)):
-        mistakes.append((f"{path}/metrics_collection_interval", f"expected {expected}"))
-    measurements = plugin.get("measurement")
-    if not isinstance(measurements, list) or not measurements:
-        mistakes.append((f"{path}/measurement", "expected a list with at least one measurement"))
-        return
-    if any(item in measurements[:index] for index, item in enumerate(measurements)):
-        mistakes.append((f"{path}/measurement", "array items must be unique"))
+def _check_measurements(plugin: str, section: Section, mistakes: Mistakes) -> None:
+    path = f"/metrics/metrics_collected/{plugin}/measurement"
+    measurements = get_items(section, "measurement")
+    if not measurements and isinstance(section.get("measurement"), list):
+        mistakes.append((path, "expected a list with at least one measurement"))
     for item in measurements:
         measurement = item.get("name") if isinstance(item, dict) else item
-        if not isinstance(measurement, str) or bare_name(name, measurement) not in PLUGINS[name][1]:
-            mistakes.append((f"{path}/measurement", f"measurement name {measurement!r} is invalid"))
+        if not isinstance(measurement, str) or bare_name(plugin, measurement) not in PLUGINS[plugin][1]:
+            mistakes.append((path, f"measurement name {measurement!r} is invalid"))
 
 
 def bare_name(plugin: str, measurement: str) -> str:

@@ -83,8 +83,11 @@ def test_correct_sections_have_no_findings() -> None:
         (log_file(retention_in_days=31), f"error: {ENTRY}.retention_in_days: expected one of -1, 1, 3, 5, 7,"),
         (log_file(retention_in_days="90"), "3653, got '90'"),
         (log_file(timestamp_format=None), f"warning: {ENTRY}: no timestamp_format"),
-        (log_file(timezone="Europe/Berlin"), f"error: {ENTRY}.timezone: expected UTC or Local, got 'Europe/Berlin'"),
-        (log_file(timezone="utc"), f"error: {ENTRY}.timezone: expected UTC or Local, got 'utc'"),
+        (
+            log_file(timezone="Europe/Berlin"),
+            f"error: {ENTRY}.timezone: expected Local or LOCAL or UTC, got 'Europe/Berlin'",
+        ),
+        (log_file(timezone="utc"), f"error: {ENTRY}.timezone: expected Local or LOCAL or UTC, got 'utc'"),
         (log_file(time_zone="UTC"), f"error: {ENTRY}.time_zone: unknown key; did you mean timezone?"),
         (log_file(log_group_class="CHEAP"), f"{ENTRY}.log_group_class: expected STANDARD or INFREQUENT_ACCESS, got"),
         (log_file(filters={}), f"{ENTRY}.filters: expected a list, got dict"),

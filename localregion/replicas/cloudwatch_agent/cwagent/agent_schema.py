@@ -1,0 +1,1 @@
+../../../../onhost/agent_schema.py
