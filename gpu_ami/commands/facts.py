@@ -23,6 +23,7 @@ examples:
   gpu-ami facts refresh                 new rows from the vendors' repositories, as a diff to review
   gpu-ami facts refresh al2023-compute --write      … of the repositories of one recipe, written into the tables
   gpu-ami facts refresh --write --site site         … of all recipes, written into the tables of a site
+  gpu-ami facts refresh --apply         … written, and kept if all recipes are planned and the tests of the rules pass
 
 The tables are variables/facts/*.yml; each row has its source and date, and a mark if it is not verified.
 """
@@ -55,7 +56,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     text = "with refresh: recipes whose repositories are read (default: all)"
     parser.add_argument("recipes", type=Path, nargs="*", metavar="RECIPE", help=text)
-    parser.add_argument("--write", action="store_true", help="with refresh: write the rows into the tables")
+    writing = parser.add_mutually_exclusive_group()
+    writing.add_argument("--write", action="store_true", help="with refresh: write the rows into the tables")
+    text = "with refresh: write the rows, plan all recipes and run the tests of the rules; failures undo it"
+    writing.add_argument("--apply", action="store_true", help=text)
     text = "with refresh: mirror that serves https://HOST/PATH as URL/HOST/PATH"
     parser.add_argument("--mirror", metavar="URL", help=text)
     parser.set_defaults(execute=execute)
@@ -67,9 +71,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.recipes.facts import fact_queries
 
     if args.instance_type == "refresh":
-        return _refresh(args, progress)
-    if args.recipes or args.write or args.mirror:
-        raise UsageError("RECIPE, --write and --mirror belong to `gpu-ami facts refresh`")
+        from gpu_ami.commands.facts_refresh import refresh_facts
+
+        return refresh_facts(args, progress)
+    if args.recipes or args.write or args.apply or args.mirror:
+        raise UsageError("RECIPE, --write, --apply and --mirror belong to `gpu-ami facts refresh`")
     if args.add:
         return _add(args)
     facts = load_facts()
@@ -116,50 +122,3 @@ def _stale(rows: list[dict[str, object]], days: int) -> Outcome:
     ]
     text = [f"{len(rows)} rows are older than {days} days", *lines]
     return Outcome("\n".join(text), {"older_than_days": days, "rows": rows})
-
-
-def _refresh(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from dataclasses import asdict
-
-    from gpu_ami.cloud import Place
-    from gpu_ami.files import write_text
-    from gpu_ami.plan import make_plan
-    from gpu_ami.recipes import VARIABLES, all_recipes, find_recipe, load_facts
-    from gpu_ami.recipes.facts import add_changes
-    from gpu_ami.sources import Cache, Client, mirrored, refresh
-
-    folder = VARIABLES / "facts"
-    place = Place(name="aws", region="us-east-1")
-    recipes = [find_recipe(recipe) for recipe in args.recipes] or all_recipes()
-    with progress.stage(f"facts of {len(recipes)} recipes"):
-        plans = [make_plan(recipe, place).document for recipe in recipes]
-        client = Client(Cache(), rewrite=mirrored(args.mirror))
-        today = datetime.date.today().isoformat()
-        own = args.site / "facts" if args.site and (args.site / "facts").is_dir() else None
-        facts = load_facts(site=own) if own else load_facts()
-        found = refresh(plans, facts, lambda table: (folder / f"{table}.yml").read_text("utf-8"), client, today)
-        for table, content in found.texts.items() if args.write else ():
-            if args.site:
-                add_changes(table, found.before[table], content, args.site)
-            else:
-                write_text(folder / f"{table}.yml", content)
-    lines = [
-        found.diff,
-        *(f"by hand: {line}" for line in found.by_hand),
-        *(f"changed: {line}" for line in found.changed),
-        *(f"not asked: {line}" for line in found.errors),
-        *(f"not looked at: {line}" for line in found.not_read),
-    ]
-    lines.append(
-        f"{len(found.proposals)} rows proposed, {len(found.by_hand)} by hand, {len(found.errors)} sources failed"
-    )
-    data = {
-        "diff": found.diff,
-        "proposals": [asdict(proposal) for proposal in found.proposals],
-        "by_hand": found.by_hand,
-        "errors": found.errors,
-        "changed": found.changed,
-        "not_read": found.not_read,
-        "written": bool(args.write and found.proposals),
-    }
-    return Outcome("\n".join(line for line in lines if line), data, 4 if found.errors else 0)

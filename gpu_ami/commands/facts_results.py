@@ -214,7 +214,7 @@ class AgedFacts(TypedDict):
 
 class RefreshedFacts(TypedDict):
     """`facts refresh`: rows for variables/facts. by_hand: what the sources do not say in full; errors: sources that
-    did not answer.
+    did not answer; failed: what failed with the rows under --apply, which were then not kept.
     """
 
     diff: str
@@ -224,6 +224,7 @@ class RefreshedFacts(TypedDict):
     changed: list[str]
     not_read: list[str]
     written: bool
+    failed: list[str]
 
 
 class AddedFact(TypedDict):

@@ -6,7 +6,9 @@ planned          the packages, files and tags that a plan needs
 kernels          the plan's kernel in the archive of its operating system
 survey           checks all sources of a plan at the same time; a survey as a table
 refresh          rows for variables/facts from the vendors' metadata
-releases         releases that no package index names, git tags; rows added to the text of a table of facts
+releases         releases that no package index names, git tags
+vendor_pages     changelogs, listings and pages of vendors: what they say that the facts do not
+table_text       changes to the text of a table of facts
 """
 
 from gpu_ami.sources.http import Cache, Client, Limits, SourceError, mirrored

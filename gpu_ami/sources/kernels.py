@@ -86,7 +86,7 @@ def ask_kernel(item: PlannedKernel, client: Client) -> list[Answer]:
     if newest is None:
         near = tuple(repositories[0].index.nearest(item.package, ""))
         return [answer("kernel", item.package, expected, "missing", near=near)]
-    release, brings = _release(newest), ".".join(re.findall(r"\d+", newest.version)[:2])
+    release, brings = _release(newest), _series(newest)
     found = [answer("kernel", item.package, expected, "there", details=tuple(_said(item, release, brings)))]
     is_taken = brings in item.series or item.follows
     for component, pattern, series in item.of_release if release and is_taken else ():
@@ -94,6 +94,19 @@ def ask_kernel(item: PlannedKernel, client: Client) -> list[Answer]:
             name = pattern.replace(RELEASE, release)
             found.append(answer(component, name, brings, "there" if _newest(repositories, name) else "missing"))
     return found
+
+
+def series_today(item: PlannedKernel, client: Client) -> tuple[str, str]:
+    """The series that the kernel's package brings in the archive, and its release. SourceError: it cannot be read."""
+    read = [read_repository(client, repository)[1] for repository in item.repositories]
+    newest = _newest(read, item.package)
+    if newest is None:
+        raise SourceError(f"{read[0].folder}: expected the package {item.package}")
+    return _series(newest), _release(newest) or newest.version
+
+
+def _series(package: Package) -> str:
+    return ".".join(re.findall(r"\d+", package.version)[:2])
 
 
 def _said(item: PlannedKernel, release: str, brings: str) -> Iterator[str]:

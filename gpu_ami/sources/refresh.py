@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from gpu_ami.recipes import Facts, ResolvedPlan
 from gpu_ami.recipes.facts import tables
-from gpu_ami.sources import releases
+from gpu_ami.sources import releases, table_text, vendor_pages
 from gpu_ami.sources.http import Client, SourceError
+from gpu_ami.sources.kernels import planned_kernel, series_today
 from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
 from gpu_ami.sources.releases import COMPONENTS, newer_releases
 from gpu_ami.sources.repositories import Index, Repository, read_repository
@@ -97,6 +98,8 @@ def refresh(
     """
     documents = list(documents)
     work = _Work(facts, read_table, today)
+    work.read_pages(documents, client)
+    work.read_kernels(documents, client)
     for component in COMPONENTS:
         if any(component in document["roles"] for document in documents):
             work.propose_listed(client, component)
@@ -116,8 +119,23 @@ def refresh(
                     work.propose(system, item.component, releases_in(index, item.component, item.repository.url))
         except SourceError as error:
             work.fail(error)
+    moved = (f"moved: {url} answers from {target}: correct its address" for url, target in client.moved.items())
+    work.found.changed += moved
     work.found.not_read = list(_not_read(facts, documents))
     return work.found
+
+
+def _is_asked(row: Mapping[str, Any], documents: Sequence[ResolvedPlan]) -> bool:
+    """Whether a plan has what a source tells of: a component, a node family, a driver of this source."""
+    for document in documents:
+        sections: Mapping[str, Any] = dict(document)
+        of_driver = sections.get("nvidia_driver", {}).get("source", "vendor")
+        if of_driver in row.get("driver_sources", (of_driver,)) and (
+            {*document["roles"]} & {*row.get("components", ())}
+            or sections.get("node", {}).get("family") in row.get("nodes", ())
+        ):
+            return True
+    return False
 
 
 def _read(client: Client, item: PlannedPackages) -> Index:
@@ -127,14 +145,16 @@ def _read(client: Client, item: PlannedPackages) -> Index:
     return index
 
 
-def _not_read(facts: Facts, documents: Iterable[ResolvedPlan]) -> Iterator[str]:
-    """Sources that nothing reads, and those of components that no plan has."""
-    planned_roles = {role for document in documents for role in document["roles"]}
+def _not_read(facts: Facts, documents: Sequence[ResolvedPlan]) -> Iterator[str]:
+    """Sources that nothing reads, and those of what no plan has."""
     for name, row in facts.sources["rows"].items():
         if "by_hand" in row:
             yield f"{name} ({row['tells']}): by hand, because {row['by_hand']}: {row['source']}"
-        elif not planned_roles & set(row["components"]):
-            yield f"{name} ({row['tells']}): none of the recipes has {', '.join(row['components'])}"
+        elif not _is_asked(row, documents):
+            of = [*row.get("components", ()), *(f"nodes of {node}" for node in row.get("nodes", ()))]
+            yield f"{name} ({row['tells']}): none of the recipes has {', '.join(of)}"
+        if "except" in row:
+            yield f"{name}: {row['except']}"
 
 
 @dataclass
@@ -145,6 +165,69 @@ class _Work:
     read_table: Callable[[str], str]
     today: str
     found: Refreshed = field(default_factory=Refreshed)
+    cuda_drivers: dict[str, str] = field(default_factory=dict)
+
+    def read_pages(self, documents: Sequence[ResolvedPlan], client: Client) -> None:
+        """Changelogs, listings and pages of vendors, each whole or not at all."""
+        for name, row in self.facts.sources["rows"].items():
+            if not row.get("url") or not _is_asked(row, documents):
+                continue
+            asked = vendor_pages.Asked(client, self.facts, row, self.today)
+            try:
+                if name == "cuda_release_notes":
+                    self.cuda_drivers = vendor_pages.cuda_drivers(asked)
+                    continue
+                if name == "driver_branches":
+                    news = list(vendor_pages.driver_branches(asked, self.cuda_drivers))
+                else:
+                    news = list(vendor_pages.READERS[name](asked))
+            except SourceError as error:
+                self.fail(error)
+                continue
+            for one in news:
+                self._take(one, name)
+
+    def _take(self, news: vendor_pages.News, source: str) -> None:
+        if news.seen:
+            self._edit("sources", f"rows.{source}.seen", news.text, partial(
+                table_text.set_key, path=("rows", source), key="seen", value=news.seen))  # fmt: skip
+        if news.by_hand:
+            self._by_hand(news.text)
+        elif not news.table:
+            self._note(news.text)
+        elif news.key == "releases":
+            release = str(news.value)
+            change = partial(table_text.add_driver, branch=news.path[-1], release=release, source=news.text,
+                             today=self.today)  # fmt: skip
+            self._edit(news.table, release, news.text, change)
+        elif news.key:
+            change = partial(table_text.set_key, path=news.path, key=news.key, value=str(news.value))
+            self._edit(news.table, ".".join((*news.path, news.key)), news.text, change)
+        else:
+            change = partial(table_text.add_entry, path=news.path, row=news.value)
+            self._edit(news.table, ".".join(news.path), news.text, change)
+
+    def read_kernels(self, documents: Sequence[ResolvedPlan], client: Client) -> None:
+        """The kernel series that the archive of each plan's system brings today."""
+        if not any("kernel" in document["roles"] for document in documents):
+            return
+        asked: set[object] = set()
+        for document in documents:
+            kernel = planned_kernel(document)
+            if kernel is None or (kernel.package, kernel.repositories) in asked:
+                continue
+            asked.add((kernel.package, kernel.repositories))
+            try:
+                series, release = series_today(kernel, client)
+            except SourceError as error:
+                self.fail(error)
+                continue
+            name = _system(document, self.facts)
+            if series not in map(str, self.facts.operating_systems[name]["kernels"]):
+                self._by_hand(
+                    f"kernel {series} of {name} ({release}): which modules build on it, and its packages: "
+                    f"{kernel.repositories[0].url}"
+                )
 
     def propose(self, system: str, component: str, seen: Mapping[str, Seen]) -> None:
         table, known = _TABLES.get(component, component), self.facts.releases(component)
@@ -159,10 +242,10 @@ class _Work:
             if component == "nvidia_driver":
                 self._propose_driver(one)
             elif component == "cuda":
-                self._by_hand(f"CUDA {release} ({one.full}): its minimum driver (release notes, table 3): {one.source}")
+                self._propose_toolkit(release, one)
             else:
                 row = _row(one, known[newest]) | {"source": one.source, "date": self.today}
-                self._edit(table, release, one.source, partial(releases.add_release, release=release, row=row))
+                self._edit(table, release, one.source, partial(table_text.add_release, release=release, row=row))
         if component in _PER_SYSTEM:
             self._propose_seen(system, component, seen)
 
@@ -175,9 +258,26 @@ class _Work:
         if not key or not old or old.endswith("*") or tables.parts(one.full) <= tables.parts(old):
             return
         change = partial(
-            releases.set_value, release=release, key=key, old=old, new=one.full, why=f"{one.source}, {self.today}"
+            table_text.set_value, release=release, key=key, old=old, new=one.full, why=f"{one.source}, {self.today}"
         )
         self._edit(component, f"{release}.{key}", one.source, change)
+        driver = self.cuda_drivers.get(release, "") if component == "cuda" else ""
+        if driver and driver != str(row["minimum_driver"]):
+            value = partial(table_text.set_key, path=("releases", release), key="minimum_driver", value=driver)
+            self._edit(component, f"{release}.minimum_driver", "CUDA release notes", value)
+
+    def _propose_toolkit(self, release: str, one: Seen) -> None:
+        """A toolkit whose driver the release notes name, of a major version that is known."""
+        driver, major = self.cuda_drivers.get(release), tables.branch(release)
+        if not driver or major not in self.facts.cuda["majors"]:
+            needed = (
+                "its minimum driver (release notes, table 3)" if not driver else f"the oldest driver of CUDA {major}"
+            )
+            self._by_hand(f"CUDA {release} ({one.full}): {needed}: {one.source}")
+            return
+        source = f"{one.source}; CUDA release notes ({self.facts.sources['rows']['cuda_release_notes']['url']})"
+        row = {"minimum_driver": driver, "package": one.full, "source": source, "date": self.today}
+        self._edit("cuda", release, source, partial(table_text.add_release, release=release, row=row))
 
     def compare(self, item: PlannedPackages, index: Index) -> None:
         """Planned packages that the index has in another revision, or no longer in the planned version."""
@@ -196,7 +296,9 @@ class _Work:
                 self._changed(f"nvlsm {newest} is newer than {wanted}: which drivers it is for", item)
 
     def _changed(self, text: str, item: PlannedPackages) -> None:
-        line = f"{text}: {item.repository.url}"
+        self._note(f"{text}: {item.repository.url}")
+
+    def _note(self, line: str) -> None:
         if line not in self.found.changed:
             self.found.changed.append(line)
 
@@ -212,7 +314,9 @@ class _Work:
                 self._by_hand(f"{LABELS[component]} {one.version}: {one.missing}: {one.source}")
                 continue
             row = {**one.row, "source": one.source, "date": self.today}
-            self._edit(component, one.version, one.source, partial(releases.add_release, release=one.version, row=row))
+            self._edit(
+                component, one.version, one.source, partial(table_text.add_release, release=one.version, row=row)
+            )
 
     def fail(self, error: SourceError) -> None:
         if error.message not in self.found.errors:
@@ -221,21 +325,31 @@ class _Work:
     def propose_tags(self, item: PlannedTag, tags: Mapping[str, str]) -> None:
         known = self.facts.releases(item.component)
         newest = max(known, key=tables.parts)
+        for release, row in known.items():
+            if row.get("tag") and row["tag"] not in tags:
+                self._note(f"{item.component} {release}: withdrawn, no tag {row['tag']}: {item.url}")
+            elif row.get("tag") and tags[row["tag"]] != row["commit"]:
+                found = tags[row["tag"]]
+                self._note(f"{item.component} {release}: tag {row['tag']} was moved to commit {found}: {item.url}")
         for tag in reversed(releases.newer_tags(tags, known[newest]["tag"], most=20)):
             release, source = tag.removeprefix("v"), f"{item.url} (tags)"
             if item.component == "ofi_nccl":
                 self._by_hand(f"aws-ofi-nccl {release} ({tags[tag]}): minimum NCCL and libfabric, systems: {source}")
                 continue
             row = {"tag": tag, "commit": tags[tag], "source": source, "date": self.today}
-            self._edit(item.component, release, source, partial(releases.add_release, release=release, row=row))
+            self._edit(item.component, release, source, partial(table_text.add_release, release=release, row=row))
 
     def _propose_driver(self, one: Seen) -> None:
         name = tables.branch(one.release)
         row = self.facts.nvidia_drivers["branches"].get(name)
+        if f"branches.{name}" in self._proposed("nvidia_drivers"):
+            return
         if row is None:
             self._by_hand(f"driver branch {name} ({one.release}): kind, end of support, highest CUDA: {one.source}")
         elif tables.parts(one.release) > tables.parts(row["releases"][-1]):
-            change = partial(releases.add_driver, branch=name, release=one.release, source=one.source, today=self.today)
+            change = partial(
+                table_text.add_driver, branch=name, release=one.release, source=one.source, today=self.today
+            )
             self._edit("nvidia_drivers", one.release, one.source, change)
 
     def _propose_seen(self, system: str, component: str, seen: Mapping[str, Seen]) -> None:
@@ -244,6 +358,9 @@ class _Work:
         before = {str(release) for release in row.get("releases", ())}
         known = {*self.facts.releases(component), *self._proposed(table)}
         new = [release for release in seen if release in known and release not in before]
+        source = next(iter(seen.values())).source.partition(" (")[0] if seen else ""
+        for release in sorted(before - {*seen}, key=tables.parts) if seen else ():
+            self._note(f"{component} {release}: withdrawn, the repository of {system} no longer has it: {source}")
         if not new:
             return
         source, older = seen[new[-1]].source.partition(" (")[0], row.get("source", "")
@@ -252,7 +369,7 @@ class _Work:
             "source": f"{older}; {source}" if older and source not in older else source,
             "date": self.today,
         }
-        self._edit(table, f"systems.seen.{system}", source, partial(releases.set_seen, system=system, row=changed))
+        self._edit(table, f"systems.seen.{system}", source, partial(table_text.set_seen, system=system, row=changed))
 
     def _proposed(self, table: str) -> set[str]:
         return {proposal.row for proposal in self.found.proposals if proposal.table == table}
@@ -277,9 +394,7 @@ def _distinct(documents: Iterable[ResolvedPlan], facts: Facts) -> Iterator[tuple
     """Each repository of a component once, with the name of its operating system in the facts."""
     done: set[object] = set()
     for document in documents:
-        os = document["os"]
-        rows = facts.operating_systems.items()
-        system = next(name for name, row in rows if (row["id"], row["version"]) == (os["id"], os["version"]))
+        system = _system(document, facts)
         for item in planned(document):
             if isinstance(item, PlannedTag) and item.component in _FROM_TAGS and item.url not in done:
                 done.add(item.url)
@@ -289,6 +404,12 @@ def _distinct(documents: Iterable[ResolvedPlan], facts: Facts) -> Iterator[tuple
                 if key not in done:
                     done.add(key)
                     yield system, item
+
+
+def _system(document: ResolvedPlan, facts: Facts) -> str:
+    """The name of a plan's operating system in the facts."""
+    os, rows = document["os"], facts.operating_systems.items()
+    return next(name for name, row in rows if (row["id"], row["version"]) == (os["id"], os["version"]))
 
 
 def releases_in(index: Index, component: str, source: str) -> dict[str, Seen]:

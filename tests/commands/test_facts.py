@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_ami import cli
+from gpu_ami.progress import Progress
 from gpu_ami.recipes import load_facts
 from gpu_ami.recipes.facts import fact_queries
 from tests.json_documents import valid
@@ -83,6 +86,53 @@ def test_refresh_names_sources_that_do_not_answer(
     assert cli.main(["facts", "refresh", "ubuntu2204-compute", "--json", "-q"]) == 4
     data = json.loads(capsys.readouterr().out)
     assert data["diff"] == "" and not data["written"] and all("not in a test" in error for error in data["errors"])
+
+
+@pytest.mark.parametrize("failed", [[], ["FAILED tests/recipes/test_resolver.py::test_x"]])
+def test_rows_are_kept_where_the_tests_of_the_rules_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failed: list[str]
+) -> None:
+    """--apply plans the recipes with the new rows, then runs the tests; what the site had stays in either case."""
+    from gpu_ami.commands import facts_refresh
+    from gpu_ami.sources.http import NotThere, client
+
+    changelog = """# AMI Release v20991231
+<table><tr><th>AMI Type</th><th>Source AMI Name (K8s 1.33 - 1.39)</th></tr>
+<tr><td>AL2023_x86_64_STANDARD</td><td>al2023-ami-minimal-2023-kernel-6.18-x86_64</td></tr></table>"""
+
+    def ask(_self: object, _method: str, url: str, *_: object) -> client.Answer:
+        if url.endswith("amazon-eks-ami/main/CHANGELOG.md"):
+            return client.Answer(url, 200, changelog.encode(), {})
+        raise NotThere(f"{url}: HTTP 404")
+
+    monkeypatch.setattr(client.Client, "_ask", ask)
+    monkeypatch.setattr(facts_refresh, "_tested", lambda _progress: failed)
+    (tmp_path / "facts").mkdir()
+    own = tmp_path / "facts" / "efa.yml"
+    own.write_text("releases: {}\n")
+    command = ["facts", "refresh", "eks-1.33-al2023-gpu", "--apply", "--site", str(tmp_path), "--json", "-q"]
+    assert cli.main(command) == (1 if failed else 4)
+    data = json.loads(capsys.readouterr().out)
+    assert (data["written"], data["failed"]) == (not failed, failed)
+    table = tmp_path / "facts" / "node_families.yml"
+    assert table.exists() is not bool(failed) and own.read_text() == "releases: {}\n"
+    assert failed or '"1.39"' in table.read_text().replace("'", '"')
+
+
+def test_rows_with_which_recipes_have_no_plan_are_not_kept(tmp_path: Path) -> None:
+    from gpu_ami.commands import facts_refresh
+    from gpu_ami.sources import Refreshed
+
+    folder = tmp_path / "facts"
+    folder.mkdir()
+    (folder / "cuda.yml").write_text("releases: {}\n")
+    before = "releases: {}\n"
+    found = Refreshed(texts={"cuda": "releases: {'13.0': {}}\n"}, before={"cuda": before})
+    recipe = tmp_path / "image.yml"
+    recipe.write_text("flag: x\n")
+    failed = facts_refresh._apply(found, folder, None, [recipe], Progress(stream=io.StringIO()))
+    assert len(failed) == 1 and failed[0].startswith("image: ")
+    assert (folder / "cuda.yml").read_text() == before
 
 
 def test_words_of_refresh_belong_to_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_ami.files import parse_yaml
 from gpu_ami.recipes import VARIABLES, load_facts
-from gpu_ami.sources import releases
+from gpu_ami.sources import table_text
 from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.refresh import refresh
 from gpu_ami.sources.releases import COMPONENTS, newer_releases
@@ -102,7 +102,7 @@ ROW = {
 @pytest.mark.parametrize("release", ["0.0.1", "2.28.99", "99.1.0"])
 def test_release_is_added_in_order_to_each_table(table: str, release: str) -> None:
     text = (VARIABLES / "facts" / f"{table}.yml").read_text()
-    added = releases.add_release(text, release, ROW)
+    added = table_text.add_release(text, release, ROW)
     assert added is not None
     before, after = parse_yaml(text, table), parse_yaml(added, table)
     assert after["releases"].pop(release) == ROW and after == before
@@ -117,12 +117,12 @@ def test_release_is_added_in_order_to_each_table(table: str, release: str) -> No
 def test_driver_is_added_to_its_branch() -> None:
     text = (VARIABLES / "facts" / "nvidia_drivers.yml").read_text()
     for branch in ("580", "595", "610"):
-        added = releases.add_driver(text, branch, f"{branch}.999.01", "https://v.example/", "2026-11-22")
+        added = table_text.add_driver(text, branch, f"{branch}.999.01", "https://v.example/", "2026-11-22")
         assert added is not None
         before, after = parse_yaml(text, "x"), parse_yaml(added, "x")
         assert after["branches"][branch]["releases"].pop() == f"{branch}.999.01" and after == before
         assert f"# {branch}.999.01: https://v.example/, 2026-11-22" in added
-    assert releases.add_driver(text, "999", "999.1.1", "", "") is None
+    assert table_text.add_driver(text, "999", "999.1.1", "", "") is None
 
 
 @pytest.mark.parametrize("table", ["nccl", "cudnn", "dcgm", "cuda", "nvidia_drivers"])
@@ -130,7 +130,7 @@ def test_driver_is_added_to_its_branch() -> None:
 def test_seen_row_is_new_or_replaced(table: str, system: str) -> None:
     text = (VARIABLES / "facts" / f"{table}.yml").read_text()
     row = {"releases": ["13.0", "2.32.3"], "source": "https://v.example/", "date": "2026-11-22"}
-    changed = releases.set_seen(text, system, row)
+    changed = table_text.set_seen(text, system, row)
     assert changed is not None
     before, after = parse_yaml(text, table), parse_yaml(changed, table)
     assert after["systems"]["seen"][system] == row
@@ -140,12 +140,12 @@ def test_seen_row_is_new_or_replaced(table: str, system: str) -> None:
 
 
 def test_table_without_the_key_is_left() -> None:
-    assert releases.add_release("other: {}\n", "1.0", {}) is None
-    assert releases.set_seen("releases: {}\n", "al2023", {}) is None
+    assert table_text.add_release("other: {}\n", "1.0", {}) is None
+    assert table_text.set_seen("releases: {}\n", "al2023", {}) is None
 
 
 @pytest.mark.parametrize(
     "value", ["13.0", "580", "1e5", "yes", "2.28.9", "2026-11-22", "a: b", "v2.5", "", "0x1f", "x#y"]
 )
 def test_text_stays_text(value: str) -> None:
-    assert parse_yaml(f"key: {releases._flow([value])}", "x")["key"] == [value]
+    assert parse_yaml(f"key: {table_text._flow([value])}", "x")["key"] == [value]

@@ -145,7 +145,10 @@ class Answer:
 
 
 class Client:
-    """Downloads each address once, however many threads request it. rewrite: maps an address to that of a mirror."""
+    """Downloads each address once, however many threads request it. rewrite: maps an address to that of a mirror.
+
+    moved: addresses that were answered with a permanent redirect (301, 308), and where to.
+    """
 
     def __init__(
         self, cache: Cache | None = None, limits: Limits = Limits(), rewrite: Callable[[str], str] = lambda url: url
@@ -154,6 +157,7 @@ class Client:
         self._locks: dict[object, Lock] = {}
         self._results: dict[object, object] = {}
         self._guard = Lock()
+        self.moved: dict[str, str] = {}
 
     def once(self, key: object, work: Callable[[], T]) -> T:
         """The result of `work`, which only the first caller with this key runs; all get its result or its error."""
@@ -170,14 +174,15 @@ class Client:
             raise result
         return result  # type: ignore[return-value]
 
-    def get(self, url: str, *, sha256: str = "", limit: int = 0) -> bytes:
+    def get(self, url: str, *, sha256: str = "", limit: int = 0, page: bool = False) -> bytes:
         """The content of an address. sha256: the expected digest; a cached response that has it saves the request.
 
-        limit: bytes. NotThere, Unreachable; SourceError: an HTML page, or another content than the digest says.
+        limit: bytes. page: an HTML page is expected. NotThere, Unreachable; SourceError: an HTML page where none is
+        expected, or another content than the digest says.
         """
-        return self.once(("GET", url), lambda: self._get(url, sha256, limit or self._limits.body))
+        return self.once(("GET", url), lambda: self._get(url, sha256, limit or self._limits.body, page))
 
-    def _get(self, url: str, sha256: str, limit: int) -> bytes:
+    def _get(self, url: str, sha256: str, limit: int, page: bool) -> bytes:
         kept = self._cache.get(url) if self._cache else None
         if kept and sha256 and hashlib.sha256(kept.body).hexdigest() == sha256:
             return kept.body
@@ -185,7 +190,8 @@ class Client:
         answer = self._ask("GET", url, limit, conditions)
         if answer.status == 304 and kept:
             return kept.body
-        _require_no_page(answer)
+        if not page:
+            _require_no_page(answer)
         _require_digest(answer, sha256)
         if self._cache:
             etag, modified = answer.headers.get("etag", ""), answer.headers.get("last-modified", "")
@@ -229,6 +235,8 @@ class Client:
             location = urllib.parse.urljoin(target, answer.headers.get("location", ""))
             if target.startswith("https:") and not location.startswith("https:"):
                 raise Unreachable(f"{url}: redirected from https to {location}: expected https", code="final")
+            if answer.status in (301, 308):
+                self.moved[url] = location
             target = location
         raise Unreachable(f"{url}: more than {self._limits.redirects} redirects, the last to {target}", code="final")
 
@@ -281,11 +289,16 @@ class Client:
 
 
 def mirrored(mirror: str | None) -> Callable[[str], str]:
-    """Maps addresses to those of a mirror, `https://HOST/PATH` to `MIRROR/HOST/PATH`; None without a mirror."""
+    """Maps addresses to those of a mirror, `https://HOST/PATH` (or `http:`) to `MIRROR/HOST/PATH`; None without one."""
     if not mirror:
         return lambda url: url
     base = mirror.rstrip("/")
-    return lambda url: f"{base}/{url.removeprefix('https://')}" if url.startswith("https://") else url
+
+    def rewritten(url: str) -> str:
+        host = url.partition("://")[2]
+        return url if not host or url.startswith(base) else f"{base}/{host}"
+
+    return rewritten
 
 
 def _read(response: BaseHTTPResponse, url: str, limit: int, stop_at: float) -> bytes:
