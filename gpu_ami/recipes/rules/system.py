@@ -17,8 +17,10 @@ def types_are_built_for(context: ResolveContext, _chosen: Assignment) -> Iterato
     for name in context.values["instance_types"]:
         family = context.family(name)
         if "refused" in family:
-            text = f"no image is built for {name}: {family['refused']}"
-            yield Conflict("instance_types", text, family["source"])
+            variant = f"{context.values['node']}-{context.values.get('node_variant', '')}"
+            there = family.get("refused_on", {}).get(variant, {})
+            text = f"no image is built for {name}: {there.get('text', family['refused'])}"
+            yield Conflict("instance_types", text, there.get("source", family["source"]))
 
 
 def types_have_architecture(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
