@@ -446,24 +446,6 @@ def test_shell_files_are_those_of_a_new_account(host: Any, plan: Any, observe: O
     observe.nothing(_lines(host.run(command, pure=True).stdout), "shell files that are not those of a new account")
 
 
-# Links of which the registry of alternatives (update-alternatives) has no entry with that target.
-_ALTERNATIVES = r"""
-test -d /etc/alternatives || exit 0
-for folder in /var/lib/dpkg/alternatives /var/lib/alternatives; do test -d $folder && registry=$folder; done
-test -n "$registry" || exit 0
-for link in /etc/alternatives/*; do
-  target=$(readlink "$link") || continue
-  grep -qxF -- "$target" $registry/* || echo "$link -> $target"
-done"""
-
-
-@pytest.mark.tier("T0")
-def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
-    """Every link of /etc/alternatives leads to a registered alternative. One set by hand goes back at an update."""
-    links = _lines(host.run(_ALTERNATIVES, pure=True, timeout=SCAN_SECONDS).stdout)
-    observe.nothing(links, "links that update-alternatives does not know")
-
-
 @pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_authorized_keys_are_in_homes_only(host: Any, plan: Any, observe: Observe) -> None:

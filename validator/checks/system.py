@@ -60,9 +60,12 @@ def test_package_database_can_be_read(host: Any, plan: Any, observe: Observe) ->
 
 @pytest.mark.tier("T0")
 def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
-    """Every link of update-alternatives points to a program that a package registered for that name."""
+    """Each link of /etc/alternatives leads to a program that update-alternatives has registered for that name.
+
+    A link that was set by hand goes back when a package of that name is updated.
+    """
     found = read(host)
-    if not found:
+    if not any(row.candidates for row in found):
         unproven("no database of update-alternatives in /var/lib/dpkg/alternatives or /var/lib/alternatives")
     wrong = [f"{row.name} leads to {row.target or 'nothing'}" for row in found if row.target not in row.candidates]
     observe(f"{len(found)} names", "each leads to a registered program")
@@ -107,8 +110,12 @@ def _held_by_the_base_ami(host: Any, build: Path | None) -> set[str] | None:
 _PROGRAM = """\
 for file in /var/lib/dpkg/alternatives/* /var/lib/alternatives/*; do
 [ -f "$file" ] || continue
-printf '\\001%s\\n%s\\n' "${file##*/}" "$(readlink "/etc/alternatives/${file##*/}")"
+printf '\\001%s\\n' "${file##*/}"
 cat "$file"
+done
+printf '\\002'
+for link in /etc/alternatives/*; do
+[ -L "$link" ] && printf '%s\\n%s\\n' "${link##*/}" "$(readlink "$link")"
 done"""
 
 
@@ -122,20 +129,33 @@ class Alternative:
 
 
 def read(host: Any) -> list[Alternative]:
-    """Every registered name; none where the system has no such database."""
-    records = host.run(_PROGRAM).stdout.split("\x01")[1:]
-    return [_parse(record.split("\n")) for record in records]
+    """Every registered name, and every other link of /etc/alternatives; none where the system has neither.
+
+    A slave without a link has no row: update-alternatives makes none to a file that is not there (a manual page).
+    """
+    files, _, links = host.run(_PROGRAM).stdout.partition("\x02")
+    lines = links.split("\n")
+    targets = dict(zip(lines[::2], lines[1::2], strict=False))
+    names: dict[str, frozenset[str]] = dict.fromkeys(targets, frozenset())
+    for record in files.split("\x01")[1:]:
+        master, *slaves = _registered(record.split("\n"))
+        names |= dict([master, *(row for row in slaves if row[0] in targets)])
+    return [Alternative(name, targets.get(name, ""), paths) for name, paths in sorted(names.items())]
 
 
-def _parse(lines: list[str]) -> Alternative:
-    name, target, _mode, _link, *rest = [*lines, "", "", "", ""]
-    slaves = rest.index("") // 2
-    return Alternative(name, target, frozenset(_candidates(rest[rest.index("") + 1 :], slaves)))
+def _registered(lines: list[str]) -> Iterator[tuple[str, frozenset[str]]]:
+    """The name of a file, then those of its slaves, each with the paths of all candidates."""
+    name, _mode, _link, *rest = [*lines, "", "", ""]
+    slaves = rest[: rest.index("")][::2]
+    candidates = list(_candidates(rest[rest.index("") + 1 :], len(slaves)))
+    yield name, frozenset(paths[0] for paths in candidates)
+    for number, slave in enumerate(slaves, start=1):
+        yield slave, frozenset(paths[number] for paths in candidates if paths[number:] and paths[number])
 
 
-def _candidates(lines: list[str], slaves: int) -> Iterator[str]:
-    """The first line of each group of path, priority and one line a slave, until a group without a path."""
+def _candidates(lines: list[str], slaves: int) -> Iterator[list[str]]:
+    """Path and slaves' paths of each group of path, priority and one line a slave, until a group without a path."""
     for start in range(0, len(lines), 2 + slaves):
         if not lines[start]:
             return
-        yield lines[start]
+        yield [lines[start], *lines[start + 2 : start + 2 + slaves]]

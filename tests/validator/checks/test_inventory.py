@@ -156,13 +156,6 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "shell files that are not those of a new account: /home/admin/.bashrc",
     ),
-    (inventory.test_alternatives_are_registered, {"*": ""}, "PASS", ""),
-    (
-        inventory.test_alternatives_are_registered,
-        {"*": "/etc/alternatives/awk -> /usr/bin/env\n"},
-        "FAIL",
-        "links that update-alternatives does not know: /etc/alternatives/awk -> /usr/bin/env",
-    ),
     *unowned(inventory.test_local_files_are_declared, "/usr/src/own-1.0/Makefile", "files of no package"),
     *unowned(inventory.test_scheduled_jobs_are_declared, "/etc/tmpfiles.d/b.conf", "jobs and scripts of no package"),
     (

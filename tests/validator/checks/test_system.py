@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
-from tests.validator.probes.test_settings import AWK
+from tests.validator.probes.test_settings import AWK, LINKS
 from validator.checks import system
 from validator.plan import as_plan
 
@@ -61,14 +61,15 @@ def test_tool_that_does_nothing_is_named(judge: Judge, tool: str, tmp_path: Any)
 
 
 CASES: list[tuple[Any, dict[str, Any], str, str, Any]] = [
-    (_LINKS, {"for file*": AWK}, "PASS", "", WITH_NODE),
+    (_LINKS, {"for file*": AWK + LINKS.replace("ld\n/usr/bin/ld.bfd\n", "")}, "PASS", "", WITH_NODE),
     (
         _LINKS,
-        {"for file*": AWK.replace("/usr/bin/mawk\nauto", "/usr/bin/true\nauto")},
+        {"for file*": AWK + LINKS.replace("awk\n/usr/bin/mawk", "awk\n/usr/bin/true")},
         "FAIL",
-        "alternatives that no package registered: awk leads to /usr/bin/true",
+        "alternatives that no package registered: awk leads to /usr/bin/true, ld leads to /usr/bin/ld.bfd, nawk leads",
         WITH_NODE,
     ),
+    (_LINKS, {"for file*": AWK + "\x02"}, "FAIL", "registered: awk leads to nothing", WITH_NODE),
     (_LINKS, {"for file*": ""}, "UNPROVEN", "no database of update-alternatives", WITH_NODE),
     (_HELD, holding("nvidia-open-dkms", "libnccl-ofi", "came-along"), "PASS", "", WITH_NODE),
     (_HELD, holding("openssl"), "FAIL", "held packages of no planned role: openssl", WITH_NODE),

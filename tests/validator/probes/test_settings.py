@@ -67,11 +67,12 @@ def test_kernel_options(word: str, is_unsafe: bool) -> None:
 
 # /var/lib/dpkg/alternatives/awk of Debian 12, without most slaves.
 AWK = (
-    "\x01awk\n/usr/bin/mawk\nauto\n/usr/bin/awk\nawk.1.gz\n/usr/share/man/man1/awk.1.gz\nnawk\n/usr/bin/nawk\n\n"
+    "\x01awk\nauto\n/usr/bin/awk\nawk.1.gz\n/usr/share/man/man1/awk.1.gz\nnawk\n/usr/bin/nawk\n\n"
     "/usr/bin/gawk\n10\n\n/usr/bin/gawk\n/usr/bin/mawk\n5\n/usr/share/man/man1/mawk.1.gz\n/usr/bin/mawk\n\n"
 )
 # /var/lib/alternatives/ld of Amazon Linux 2023.
-LD = "\x01ld\n/usr/bin/ld.bfd\nauto\n/usr/bin/ld\n\n/usr/bin/ld.bfd\n50\n/usr/bin/ld.gold\n30\n"
+LD = "\x01ld\nauto\n/usr/bin/ld\n\n/usr/bin/ld.bfd\n50\n/usr/bin/ld.gold\n30\n"
+LINKS = "\x02awk\n/usr/bin/mawk\nnawk\n/usr/bin/mawk\nld\n/usr/bin/ld.bfd\n"
 
 
 def host(stdout: str) -> Any:
@@ -79,16 +80,20 @@ def host(stdout: str) -> Any:
 
 
 def test_candidates_are_the_registered_paths() -> None:
-    assert system.read(host(AWK + LD)) == [
-        Alternative("awk", "/usr/bin/mawk", frozenset({"/usr/bin/gawk", "/usr/bin/mawk"})),
+    """A slave without a link (the manual page, which an image without documentation lacks) is none."""
+    awks = frozenset({"/usr/bin/gawk", "/usr/bin/mawk"})
+    assert system.read(host(AWK + LD + LINKS)) == [
+        Alternative("awk", "/usr/bin/mawk", awks),
         Alternative("ld", "/usr/bin/ld.bfd", frozenset({"/usr/bin/ld.bfd", "/usr/bin/ld.gold"})),
+        Alternative("nawk", "/usr/bin/mawk", awks),
     ]
     assert system.read(host("")) == []
+    assert system.read(host("\x02cc\n/opt/cc\n")) == [Alternative("cc", "/opt/cc", frozenset())]
 
 
-@pytest.mark.parametrize("damaged", ["\x01awk\n\n", "\x01awk\n/bin/x\nauto", "\x01\n"])
+@pytest.mark.parametrize("damaged", ["\x01awk\n\n", "\x01awk\nauto\n/bin/x\n", "\x01awk\n"])
 def test_cut_off_file_registers_nothing(damaged: str) -> None:
-    (read,) = system.read(host(damaged))
+    (read,) = system.read(host(damaged + "\x02awk\n/bin/x\n"))
     assert read.candidates == frozenset()
 
 
