@@ -248,6 +248,22 @@ def test_lines_of_the_driver_are_told_apart(line: str, kind: str) -> None:
     assert [lines.kind for lines in left_out.lines] == [kind][: len(kind)]
 
 
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("root@node4:~# dmesg -T |grep NVRM", ""),
+        ("[ec2-user@ip-10-0-0-1 ~]$ sudo journalctl -k | grep -i 'Xid: 79'", ""),
+        ("$ grep -E 'SXid|NVRM' /var/log/messages", ""),
+        ("# we saw NVRM lines", "unread"),
+        ("the driver reported Xid: 79", "by_program"),
+    ],
+)
+def test_typed_commands_are_no_lines_of_a_log(line: str, kind: str) -> None:
+    left_out = reader.LeftOut()
+    assert list(reader.read_events(io.BytesIO(f"{line}\n".encode()), left_out=left_out)) == []
+    assert [lines.kind for lines in left_out.lines] == [kind][: len(kind)]
+
+
 def test_advice_for_a_gpu_that_no_line_names_has_no_placeholder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,8 +18,10 @@ _FAILURE = re.compile(
     r"(?i)\b(?:fail(?:s|ed|ure|ures|ing)?|time(?:d)? ?-?out|timeouts?|errors?|cannot|could not|unable|no NVIDIA|not called|"
     r"not responding|fallen|fatal|hang|hung|corrupt\w*|lost)\b|[a-z]Timeout|TimedOut|[a-z](?:Error|Failed)"
 )
-# The text of /proc/driver/nvidia/version: no message.
-_NO_MESSAGE = re.compile(r"\s*NVRM version:")
+# The text of /proc/driver/nvidia/version, and a command that a person typed and pasted with its output: no message.
+_NO_MESSAGE = re.compile(
+    r"\s*(?:NVRM version:|(?:[\w.-]+@[\w.-]+:\S*|\[[\w.-]+@[\w.-]+ \S+\])?\s?[#$] (?:sudo )?(?:dmesg|journalctl|z?e?grep|cat)\b)"
+)
 
 
 class LeftOut:
@@ -37,11 +39,13 @@ class LeftOut:
 
     def add_unread(self, text: str, number: int) -> None:
         """A line in which no kernel line was found."""
+        if _NO_MESSAGE.match(text):
+            return
         if _NAMES_AN_EVENT.search(text):
             self.add(BY_PROGRAM, number)
         elif programs.reports_failure(text):
             self.add(PROGRAM, number)
-        elif ("NVRM" in text or "SXid" in text) and not _NO_MESSAGE.match(text):
+        elif "NVRM" in text or "SXid" in text:
             self.add(UNREAD, number)
 
     def add_driver(self, text: str, number: int) -> None:

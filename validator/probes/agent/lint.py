@@ -47,10 +47,12 @@ def lint_text(text: str, *, files: Collection[str] | None = None) -> list[Findin
     """All findings of a file's text, each with its line; a text that is not JSON is one finding."""
     try:
         config = json.loads(text)
+        lines = line_numbers(text)
     except ValueError as error:
         reason, line = (error.msg, error.lineno) if isinstance(error, json.JSONDecodeError) else (str(error), None)
         return [Finding(ERROR, "", f"not JSON: {reason}", line)]
-    lines = line_numbers(text)
+    except RecursionError:
+        return [Finding(ERROR, "", "not JSON that an agent reads: its lists or objects are nested too deeply")]
     duplicates = [Finding(ERROR, path, "duplicate key", line) for path, line in lines.duplicates.items()]
     placed = [replace(finding, line=lines.nearest(finding.path)) for finding in lint(config, files=files)]
     return sorted([*duplicates, *placed], key=_severity_and_line)

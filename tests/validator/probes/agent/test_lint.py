@@ -132,6 +132,12 @@ def test_a_duplicate_key_is_an_error_with_its_second_line() -> None:
     assert lint_text('{"agent": {},\n "agent": {}}') == [Finding("error", "agent", "duplicate key", 2)]
 
 
+@pytest.mark.parametrize("depth", [600, 100_000])
+def test_nested_lists_are_one_finding(depth: int) -> None:
+    (finding,) = lint_text("[" * depth + "]" * depth)
+    assert finding.severity == "error" and ("too deeply" in finding.message or "expected an object" in finding.message)
+
+
 def test_text_that_is_not_json_is_one_finding() -> None:
     (finding,) = lint_text('{\n  "agent": }')
     assert (finding.severity, finding.line, finding.message) == ("error", 2, "not JSON: Expecting value")
