@@ -18,13 +18,13 @@ _ON_THE_IMAGE = ("localregion/replicas/",)
 IMPORTS = {
     "subprocess": {
         "gpu_ami/process.py",
-        "validator/transport/handshake.py",  # the program through which SSH reaches a host
+        "validator/transport/ssh.py",  # the program through which SSH reaches a host
         "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
         "validator/transport/transcript.py",  # runs what a check asks over a tree of files
         "validator/transport/cage.py",  # runs as a program beside us, and mounts the image's disk
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
-    "paramiko": {"validator/transport/ssh.py", "validator/transport/target.py", "validator/transport/handshake.py"},
+    "paramiko": {"validator/transport/ssh.py", "validator/transport/target.py"},
 }
 CALLS = {
     "print": {"gpu_ami/cli.py"},

@@ -27,7 +27,7 @@ from gpu_ami.plan import cost, make_plan
 from localregion.host import TOOLS
 from tests.release import examples
 from tests.report.examples import a_host
-from validator.file_account import merkle, read
+from validator.file_account import merkle_root, read
 
 pytestmark = pytest.mark.slow
 
@@ -296,7 +296,7 @@ def test_a_commit_that_the_clone_does_not_have_lists_every_image(project: Path) 
 
 
 def a_shard(folder: Path, instance_type: str, **verdicts: str) -> None:
-    root = merkle.root(read(examples.inventory(examples.SMI)))
+    root = merkle_root(read(examples.inventory(examples.SMI)))
     report = examples.certified_report(False, root, instance_types=[{"name": "g5.12xlarge"}, {"name": "p4d.24xlarge"}])
     files = tuple(host for host in report.hosts if host.offline)
     examples.write_folder(folder, replace(report, hosts=(*files, a_host(instance_type, **verdicts))))

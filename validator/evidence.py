@@ -195,7 +195,7 @@ def inventory_facts(folder: Path) -> dict[str, object]:
     from validator import file_account  # the file account was taken: it is loaded already
 
     inventory = file_account.read(path.read_bytes())
-    return {"inventory_root": file_account.merkle.root(inventory), "inventory_entries": len(inventory.entries)}
+    return {"inventory_root": file_account.merkle_root(inventory), "inventory_entries": len(inventory.entries)}
 
 
 def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict[str, Command]]:

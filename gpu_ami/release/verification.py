@@ -22,7 +22,7 @@ from gpu_ami.report import PASS, Report
 from gpu_ami.report import certificate as certificates
 from gpu_ami.report import document as reports
 from validator import file_account, foreign_names
-from validator.file_account import InvalidInventory, Inventory, merkle
+from validator.file_account import InvalidInventory, Inventory, merkle_root
 from validator.results import InvalidRecord
 
 HELD, REFUSED, NOT_LOOKED_AT = "held", "refused", "not looked at"
@@ -301,7 +301,7 @@ def _inventory(
     except (InvalidInventory, LookupError, TypeError) as error:
         findings.refuse("damaged-inventory", f"{name}: {error}", _AGAIN)
         raise _Refused from error
-    root = merkle.root(inventory)
+    root = merkle_root(inventory)
     if root != signed.inventory_root:
         text = f"root {root[:16]}… of {len(inventory.entries)} entries, signed {signed.inventory_root[:16]}…"
         findings.refuse("inventory-root", text, _AGAIN)

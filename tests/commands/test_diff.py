@@ -13,7 +13,7 @@ from gpu_ami.cloud import Cloud, Place, amis
 from gpu_ami.region import provider
 from tests.json_documents import valid
 from tests.release import examples
-from validator.file_account import merkle, read
+from validator.file_account import merkle_root, read
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name, version, digest in (("old", "580.1", "ab"), ("new", "580.2", "cd")):
         data = examples.inventory(examples.SMI | {"h": digest * 32}, packages=(("nvidia-utils", version),))
-        report = examples.certified_report(inventory_root=merkle.root(read(data)), nvidia_driver={"version": version})
+        report = examples.certified_report(inventory_root=merkle_root(read(data)), nvidia_driver={"version": version})
         examples.write_folder(Path("out") / name, replace(report, image=f"ami-0{digest}"), data)
 
 

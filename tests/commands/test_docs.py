@@ -13,7 +13,7 @@ import pytest
 from gpu_ami.cli import main
 from tests.release import examples
 from tests.release.test_verification import FORGERIES
-from validator.file_account import merkle, read
+from validator.file_account import merkle_root, read
 
 PAGE = Path(__file__).parents[2] / "docs" / "tasks" / "walk-through.md"
 # Digest of a plan (it holds the key of this machine's package mirror), and of the Xid tables.
@@ -56,7 +56,7 @@ def test_release_commands_print_what_the_page_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1, hours=1)
-    root = merkle.root(read(examples.inventory(examples.SMI)))
+    root = merkle_root(read(examples.inventory(examples.SMI)))
     report = examples.certified_report(inventory_root=root, nvidia_driver={"version": "580.1"})
     examples.write_folder(Path("out/demo"), replace(report, finished=f"{yesterday:%Y-%m-%dT%H:%M:%SZ}"))
     old = examples.inventory(examples.SMI | {"h": "cd" * 32}, packages=(("nvidia-utils", "570.9"),))

@@ -11,7 +11,7 @@ from gpu_ami import cli
 from gpu_ami.report import writer
 from tests.release import examples
 from tests.report.examples import a_host, a_report
-from validator.file_account import merkle, read
+from validator.file_account import merkle_root, read
 
 
 def test_an_output_folder_is_required(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +35,7 @@ def shards(folder: Path, **verdicts: str) -> list[str]:
     """The folders of two shards with all that a proof leaves."""
     rows = [{"name": "g5.12xlarge"}, {"name": "p4d.24xlarge"}]
     for row in rows:
-        root = merkle.root(read(examples.inventory(examples.SMI)))
+        root = merkle_root(read(examples.inventory(examples.SMI)))
         report = examples.certified_report(False, root, instance_types=rows, nvidia_driver={"version": "580.1"})
         hosts = (*(host for host in report.hosts if host.offline), a_host(row["name"], **verdicts))
         examples.write_folder(folder / row["name"], replace(report, hosts=hosts))

@@ -21,7 +21,7 @@ from localregion.state import ImageRecord
 from tests.localregion.api.test_application import client
 from tests.localregion.conftest import World, served
 from tests.release import examples
-from validator.file_account import merkle, read
+from validator.file_account import merkle_root, read
 
 HOME, OTHER = "us-east-1", "eu-central-1"
 ACCOUNT, CONSUMER = "123456789012", "111122223333"
@@ -69,7 +69,7 @@ class Account:
         self.client("ec2").modify_image_attribute(ImageId=ami, ImdsSupport={"Value": "v2.0"})
         out = Path("out") / f"demo-{number}"
         data = examples.inventory(examples.SMI)
-        root = merkle.root(read(data))
+        root = merkle_root(read(data))
         yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
         report = replace(
             examples.certified_report(inventory_root=root), image=ami, finished=f"{yesterday:%Y-%m-%dT%H:%M:%SZ}"

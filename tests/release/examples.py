@@ -17,7 +17,7 @@ from gpu_ami.release import keys
 from gpu_ami.report import HostReport, Report, writer
 from gpu_ami.report.document import EVERY_FILE
 from tests.report.examples import a_check, a_host, a_report
-from validator.file_account import merkle, read
+from validator.file_account import merkle_root, read
 
 AMI, SNAPSHOT, REGION = "ami-0123456789abcdef0", "snap-0123456789abcdef0", "us-east-1"
 PLAN_DIGEST = f"sha256:{'1' * 64}"
@@ -76,7 +76,7 @@ def certified_report(simulated: bool = False, inventory_root: str = "", **plan: 
 def write_folder(folder: Path, report: Report | None = None, data: bytes | None = None) -> Report:
     """The files that a proof on this machine leaves; not certified yet."""
     data = inventory(SMI) if data is None else data
-    report = report or certified_report(inventory_root=merkle.root(read(data)))
+    report = report or certified_report(inventory_root=merkle_root(read(data)))
     (folder / INVENTORY).parent.mkdir(parents=True, exist_ok=True)
     (folder / INVENTORY).write_bytes(data)
     (folder / INVENTORY).with_name("materials.json").write_text(json.dumps(MATERIALS))

@@ -15,7 +15,7 @@ from gpu_ami.release import statement as statements
 from gpu_ami.report import certificate as certificates
 from tests.release import examples
 from tests.report.examples import a_host
-from validator.file_account import merkle, read
+from validator.file_account import merkle_root, read
 
 
 def statement(folder: Path) -> statements.Statement:
@@ -45,7 +45,7 @@ def test_its_form_is_that_of_the_specifications(tmp_path: Path) -> None:
             "evidence/image-files/materials.json",
         )
     }
-    root = merkle.root(read((tmp_path / examples.INVENTORY).read_bytes()))
+    root = merkle_root(read((tmp_path / examples.INVENTORY).read_bytes()))
     assert {subject["name"]: subject["digest"] for subject in document["subject"]} == {
         "arn:aws:ec2:us-east-1::image/ami-0123456789abcdef0": {"awsImage": "0123456789abcdef0"},
         "arn:aws:ec2:us-east-1::snapshot/snap-0123456789abcdef0": {"awsSnapshot": "0123456789abcdef0"},

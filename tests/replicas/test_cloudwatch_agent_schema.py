@@ -19,7 +19,7 @@ from localregion.replicas.cloudwatch_agent.cwagent import configuration, gpu, sc
 from onhost import agent_schema
 from validator import agent_document
 from validator.measurement import MEASUREMENTS
-from validator.probes.agent import lint_logs, release_schema
+from validator.probes.agent import release_schema
 
 lint = import_module("validator.probes.agent.lint")  # the package exports a function of that name
 known = release_schema.release_schema().keys
@@ -131,7 +131,7 @@ def test_linter_and_replica_read_one_table(update_golden: bool) -> None:
 
 
 def test_linter_and_replica_replace_the_same_dimensions() -> None:
-    assert set(lint._APPENDED) == set(configuration.APPENDABLE) and lint_logs._CLASSES == schema.CLASSES
+    assert set(lint._APPENDED) == set(configuration.APPENDABLE) and lint._CLASSES == schema.CLASSES
 
 
 def test_replica_has_the_rows_of_the_table(update_golden: bool) -> None:
@@ -157,7 +157,7 @@ def test_replica_measures_what_the_linter_allows(plugin: str) -> None:
         (agent_document.AgentConfig, known()),
         (agent_document.AgentSettings, known("agent") | set(lint.UNLISTED)),
         (agent_document.AgentLogs, known("logs")),
-        (agent_document.AgentLogFile, known(*lint_logs._ENTRY["files"])),
+        (agent_document.AgentLogFile, known(*lint._ENTRY["files"])),
         (agent_document.AgentMetrics, known("metrics")),
         (agent_document.AgentMetricsCollected, lint._PLUGINS),
         (agent_document.NvidiaGpuPlugin, lint._GPU),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from validator.checks.node_in_ecs import ContainerService, family
 from validator.cloudwatch import ApiRefused, CloudWatch
-from validator.probes.cluster.ecs import ContainerService, family
 
 RUN = "20261125-000000-abcdef"
 ROW = {

@@ -192,7 +192,7 @@ def test_the_report_has_the_root_of_an_inventory(tmp_path: Path) -> None:
     lines = (json.dumps(row) for row in (header, etc, {"end": 1}))
     (tmp_path / file_account.KEPT_FILE).write_bytes(gzip.compress("\n".join(lines).encode()))
     entry = file_account.Entry("/etc", "d", 0o755, "0", "0")
-    root = file_account.merkle.leaf(entry).hex()
+    root = file_account.merkle_leaf(entry).hex()
     assert evidence.inventory_facts(tmp_path) == {"inventory_root": root, "inventory_entries": 1}
 
 

@@ -1,4 +1,4 @@
-"""validator.typed: the types of what others wrote."""
+"""validator.results: the types of what others wrote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from validator import typed
+from validator import results
 
 
 @dataclass
@@ -41,4 +41,4 @@ class Row:
     ],
 )
 def test_a_value_is_compared_with_its_type(name: str, value: Any, fits: bool) -> None:
-    assert typed.field_tests(Row)[name][1](value) is fits
+    assert results.field_tests(Row)[name][1](value) is fits

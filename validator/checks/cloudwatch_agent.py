@@ -10,7 +10,7 @@ import pytest
 
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, hardware, package_database
+from validator.probes import MachineUnderTest, hardware, packages
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import delivery as agent_log
 
@@ -47,7 +47,7 @@ def test_agent_is_the_planned_version(host: Any, plan: PlanDocument, observe: Ob
     else:
         version = host.run("rpm -q --qf %s amazon-cloudwatch-agent", "%{VERSION}").stdout.strip()
     if not version:
-        package_database.require_readable(host, plan["os"]["family"])
+        packages.require_readable(host, plan["os"]["family"])
     observe(version or "not installed", planned)
     if re.match(r"(\d+\.\d+\.\d+)?", version)[0] != planned:  # type: ignore[index]
         observe.fail(f"package amazon-cloudwatch-agent: expected {planned}, got {version or 'not installed'}")

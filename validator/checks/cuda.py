@@ -9,7 +9,7 @@ import pytest
 
 from validator.observe import Observe
 from validator.plan_document import Cuda, PlanDocument, section
-from validator.probes import MachineUnderTest, base_driver, in_login_shell, package_database, packages, shared_libraries
+from validator.probes import MachineUnderTest, base_driver, in_login_shell, packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("cuda"), pytest.mark.beside_live]
 
@@ -130,7 +130,7 @@ def test_no_unplanned_compat_library(host: Any, plan: PlanDocument, observe: Obs
         shown = host.run("rpm -qa --qf '%{NAME} %{VERSION}\\n' 'cuda-compat-*'").stdout
         rows = [line.split() for line in shown.splitlines()]
     if not rows:  # none, or nothing can be read
-        package_database.require_readable(host, plan["os"]["family"])
+        packages.require_readable(host, plan["os"]["family"])
     planned = section(plan, "cuda", Cuda).get("packages", {})
     observe.nothing([f"{row[0]} {row[1]}" for row in rows if row[0] not in planned], "unplanned compat packages")
 

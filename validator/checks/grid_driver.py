@@ -11,7 +11,7 @@ import pytest
 from validator.observe import Observe, output, unproven
 from validator.pci import PCI_LIST
 from validator.plan_document import NvidiaDriver, PlanDocument, section
-from validator.probes import hardware, package_database
+from validator.probes import hardware, packages
 
 pytestmark = pytest.mark.planned("nvidia_driver.licence_settings")
 
@@ -29,7 +29,7 @@ def test_no_driver_package_is_installed(host: Any, plan: PlanDocument, observe: 
     """No package of another NVIDIA driver is installed. Its next upgrade would replace files of the GRID driver."""
     debian = plan["os"]["family"] == "debian"
     query = "dpkg-query -W -f '${db:Status-Status} ${Package}\\n'" if debian else "rpm -qa --qf 'installed %%{NAME}\\n'"
-    package_database.require_readable(host, plan["os"]["family"])
+    packages.require_readable(host, plan["os"]["family"])
     rows = [line.split() for line in output(host, query).splitlines()]
     names = sorted({row[1] for row in rows if len(row) == 2 and row[0] == "installed"})
     observe.nothing(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from validator.checks import event_parser
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import event_policy
 
 pytestmark = [pytest.mark.offline, pytest.mark.tier("T0")]
 
@@ -54,7 +54,8 @@ def test_kernel_log_buffer_is_configured(host: Any, plan: PlanDocument, observe:
 def test_image_has_no_event_policy(host: Any, observe: Observe) -> None:
     """The image has no severity policy. The catalogue determines severities until an operator changes them."""
     observe.nothing(
-        event_policy.overrides(host.run(f"cat {event_policy.PATH}").stdout), "Xids with a policy in the image"
+        event_parser.policy_overrides(host.run(f"cat {event_parser.POLICY_FILE}").stdout),
+        "Xids with a policy in the image",
     )
 
 

@@ -25,7 +25,6 @@ from validator.probes import (
     base_driver,
     bill_of_materials,
     footprints,
-    package_database,
     packages,
     unchanged_since_image,
 )
@@ -268,7 +267,7 @@ def test_bill_of_materials_is_current(host: Any, plan: Any, machine: MachineUnde
     except bill_of_materials.InvalidBill as error:
         observe.fail(f"{bill_of_materials.PATH}: {error}")
     if not packages.strip():
-        package_database.require_readable(host, "debian" if host.file("/var/lib/dpkg").exists else "redhat")
+        packages.require_readable(host, "debian" if host.file("/var/lib/dpkg").exists else "redhat")
     installed = bill_of_materials.installed(packages, modules)
     installed -= base_driver.installed_at_first_boot(host, plan, machine.instance_type, installed - listed)
     observe(f"{len(listed)} components", f"{len(installed)} packages and kernel modules")

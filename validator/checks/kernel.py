@@ -9,7 +9,7 @@ import pytest
 
 from validator.observe import Observe, output
 from validator.plan_document import Kernel, PlanDocument
-from validator.probes import package_database, packages
+from validator.probes import packages
 
 pytestmark = [pytest.mark.planned("kernel"), pytest.mark.beside_live]
 
@@ -91,7 +91,7 @@ def test_kernel_is_held(host: Any, plan: PlanDocument, observe: Observe) -> None
         installed = {row[0]: row[1] for row in rows}
         not_held = sorted({row[0] for row in rows} - packages.held(host, {row[0]: row[1] for row in rows}, "redhat"))
     if not installed:
-        package_database.require_readable(host, plan["os"]["family"])
+        packages.require_readable(host, plan["os"]["family"])
     observe(installed, "held")
     if kernel["package"] not in installed:
         observe.fail(f"{kernel['package']} is not installed, so no package holds the kernel")

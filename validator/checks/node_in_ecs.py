@@ -2,15 +2,19 @@
 
 They run with `--join` alone, and again after a restart. Of several machines the first one runs the tasks; the agents of
 all are connected. The image of the tasks is made on the machine, of its own files: no registry is needed.
+
+The checks call ECS only here. A refused call raises ApiRefused, as one of CloudWatch does: it says nothing about the
+image. What these calls make has the id of the run in its name and the tags of the run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,10 +23,13 @@ from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, compute, containers
-from validator.probes.cluster import ecs, joined
+from validator.probes.cluster import joined
+
+if TYPE_CHECKING:
+    from validator.cloudwatch import CloudWatch
+
 
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_ecs"), pytest.mark.survives]
-
 # The agent starts at the end of a boot, and this machine has booted; an agent that failed waits up to a minute or two.
 CONNECT_SECONDS = 300.0
 TASK_SECONDS = 600.0
@@ -35,6 +42,12 @@ _AGENT_LOG = "/var/log/ecs/ecs-agent.log"
 _ERRORS = f"grep -hE 'level=(error|critical)' {_AGENT_LOG} /var/log/ecs/ecs-init.log 2>/dev/null | tail -n 3"
 _CLUSTER = "cat /var/lib/ecs/ecs.config /etc/ecs/ecs.config 2>/dev/null | sed -n 's/^ECS_CLUSTER=//p' | tail -n 1"
 
+ACTIVE, STOPPED = "ACTIVE", "STOPPED"
+# The agent disconnects and reconnects several times an hour as a part of its normal operation (ECS developer guide,
+# "Amazon ECS container instance state change events", read 2026-11-26); a task that is to start meanwhile is refused
+# (treasure-data/digdag#1723, read 2026-11-25).
+NOT_CONNECTED, RECONNECT_SECONDS = "AGENT", 90.0
+
 
 @dataclass(frozen=True)
 class Registered:
@@ -44,13 +57,13 @@ class Registered:
     """
 
     cluster: joined.Joined
-    service: ecs.ContainerService
-    instance: ecs.ContainerInstance | None
+    service: ContainerService
+    instance: ContainerInstance | None
     why: str = ""
     active: int = 1
     lost: tuple[str, ...] = ()
 
-    def require(self) -> ecs.ContainerInstance:
+    def require(self) -> ContainerInstance:
         """UNPROVEN where there is none: the check of the agent has failed for that."""
         return self.instance or unproven(f"the machine is no container instance: {self.why}")
 
@@ -58,16 +71,16 @@ class Registered:
 @pytest.fixture(scope="module")
 def registered(cluster_file: joined.Joined, cloudwatch: CloudWatch, host: Any, machine: MachineUnderTest) -> Registered:
     """The machine's registration, once ECS hears its agent."""
-    service = ecs.ContainerService(cloudwatch, cluster_file.cluster)
-    seen = list[ecs.ContainerInstance]()
+    service = ContainerService(cloudwatch, cluster_file.cluster)
+    seen = list[ContainerInstance]()
 
-    def look() -> ecs.ContainerInstance | None:
+    def look() -> ContainerInstance | None:
         seen[:] = service.instances(machine.instance_id)
         return next((row for row in seen if row.connected), None)
 
     found = cloudwatch.wait(look, CONNECT_SECONDS)
     if found is not None:
-        active = sum(row.status == ecs.ACTIVE for row in seen)
+        active = sum(row.status == ACTIVE for row in seen)
         return Registered(cluster_file, service, found, "", active, _lost(cluster_file, service))
     named = host.run(_CLUSTER).stdout.strip() or "default"
     why = f"not registered in {cluster_file.cluster}" if not seen else "registered, but its agent is not connected"
@@ -77,7 +90,7 @@ def registered(cluster_file: joined.Joined, cloudwatch: CloudWatch, host: Any, m
     return Registered(cluster_file, service, None, f"{why}; {said or f'no error in {_AGENT_LOG}'}")
 
 
-def _lost(cluster: joined.Joined, service: ecs.ContainerService) -> tuple[str, ...]:
+def _lost(cluster: joined.Joined, service: ContainerService) -> tuple[str, ...]:
     """The machines beside the first one of which ECS hears no agent, as soon as it hears all, or after that time."""
     silent = list(cluster.others)
 
@@ -125,7 +138,7 @@ class Tasks:
             return
         output(self.host, "mkdir -p -- %s", self.folder)
 
-    def start(self, gpus: int) -> ecs.Task:
+    def start(self, gpus: int) -> Task:
         """Starts a task with so many GPUs. UNPROVEN without an image; ApiRefused."""
         instance, cluster, service = self.registered.require(), self.registered.cluster, self.registered.service
         if self.why:
@@ -160,13 +173,13 @@ class Tasks:
         service = self.registered.service
         for arn in self.started:
             with contextlib.suppress(ApiRefused):
-                if service.task(arn).status != ecs.STOPPED:
+                if service.task(arn).status != STOPPED:
                     service.stop(arn)
                     service.ended(arn, 60)
         for arn in self.definitions:
             with contextlib.suppress(ApiRefused):  # `gpu-ami` and its sweep remove it by its name
                 service.remove_definition(arn)
-        label = f"label=com.amazonaws.ecs.task-definition-family={ecs.family(self.registered.cluster.run)}"
+        label = f"label=com.amazonaws.ecs.task-definition-family={family(self.registered.cluster.run)}"
         self.host.run("docker ps --all --quiet --filter %s | xargs --no-run-if-empty docker rm --force", label)
         self.host.run("docker image rm --force %s", self.image)
         self.host.run("rm -rf -- %s", self.folder)
@@ -187,14 +200,14 @@ def tasks(host: Any, registered: Registered) -> Iterator[Tasks]:
 def test_agent_connects_to_the_cluster(registered: Registered, observe: Observe) -> None:
     """The agent has registered each machine as one container instance, which is ACTIVE, and ECS hears the agent."""
     instance, cluster = registered.instance, registered.cluster.cluster
-    observe(vars(instance) if instance else registered.why, f"{ecs.ACTIVE} and connected in {cluster}")
+    observe(vars(instance) if instance else registered.why, f"{ACTIVE} and connected in {cluster}")
     if instance is None:
         observe.fail(f"{registered.why} (after {CONNECT_SECONDS:.0f} s)")
-    if instance.status != ecs.ACTIVE:
-        observe.fail(f"status of the container instance: expected {ecs.ACTIVE}, got {instance.status}")
+    if instance.status != ACTIVE:
+        observe.fail(f"status of the container instance: expected {ACTIVE}, got {instance.status}")
     if registered.active != 1:
         observe.fail(
-            f"{registered.active} {ecs.ACTIVE} container instances of this machine: its agent has lost its state"
+            f"{registered.active} {ACTIVE} container instances of this machine: its agent has lost its state"
             " (/var/lib/ecs/data), and has registered once more"
         )
     if registered.lost:
@@ -224,7 +237,7 @@ def test_a_task_on_all_gpus_computes_on_each(tasks: Tasks, uuids: list[str], obs
         observe.fail(f"ECS does not start a task with {len(uuids)} GPUs here: {task.refused}")
     task = tasks.registered.service.ended(task.arn, TASK_SECONDS)
     observe({"status": task.status, "exit code": task.exit_code, "GPUs": list(task.gpus)}, "exit code 0")
-    if task.status != ecs.STOPPED:
+    if task.status != STOPPED:
         observe.fail(f"the task is {task.status or 'gone'} after {TASK_SECONDS:.0f} s")
     if task.exit_code is None:
         observe.fail(f"the task did not run: {task.reason or 'ECS does not say why'}")
@@ -244,3 +257,156 @@ def test_a_task_for_one_gpu_more_is_refused(tasks: Tasks, uuids: list[str], obse
     if task.refused != "RESOURCE:GPU":
         got = task.refused or f"it was started ({task.arn})"
         observe.fail(f"a task with {len(uuids) + 1} GPUs: expected RESOURCE:GPU, got {got}")
+
+
+@dataclass(frozen=True)
+class ContainerInstance:
+    """One registration. gpus: UUIDs; connected: whether ECS hears its agent."""
+
+    arn: str
+    status: str
+    connected: bool
+    gpus: tuple[str, ...]
+    agent: str
+    docker: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task. exit_code: of its container, None where there is none; gpus: UUIDs that ECS gave it.
+
+    reason: why it ended. refused: why ECS did not start it, as `RESOURCE:GPU`; "" where it did.
+    """
+
+    arn: str = ""
+    status: str = ""
+    exit_code: int | None = None
+    gpus: tuple[str, ...] = ()
+    reason: str = ""
+    refused: str = ""
+
+
+class ContainerService:
+    """ECS of the region of `cloudwatch`, whose retries and waits it has."""
+
+    def __init__(self, cloudwatch: CloudWatch, cluster: str) -> None:
+        self.cloudwatch, self.cluster = cloudwatch, cluster
+
+    @functools.cached_property
+    def _ecs(self) -> Any:
+        return self.cloudwatch.client("ecs")
+
+    def instances(self, instance_id: str) -> list[ContainerInstance]:
+        """The registrations of an EC2 instance in the cluster, newest first: an agent without state makes another."""
+        query = f"ec2InstanceId == {instance_id}"
+        listed = self._call("ListContainerInstances", self._ecs.list_container_instances, filter=query)
+        arns = listed["containerInstanceArns"]
+        if not arns:
+            return []
+        described = self._call(
+            "DescribeContainerInstances", self._ecs.describe_container_instances, containerInstances=arns
+        )
+        rows = sorted(described["containerInstances"], key=lambda row: row["registeredAt"], reverse=True)
+        return [_instance(row) for row in rows]
+
+    def define(self, run: str, tags: Mapping[str, str], container: Mapping[str, Any], folder: str) -> str:
+        """ARN of a new revision of the run's task definition: a container without network, a folder of the host."""
+        return str(
+            self.cloudwatch.call(
+                "ecs:RegisterTaskDefinition",
+                lambda: self._ecs.register_task_definition(
+                    family=family(run),
+                    networkMode="none",
+                    containerDefinitions=[dict(container)],
+                    volumes=[{"name": "result", "host": {"sourcePath": folder}}],
+                    tags=[{"key": key, "value": value} for key, value in tags.items()],
+                ),
+            )["taskDefinition"]["taskDefinitionArn"]
+        )
+
+    def start(self, definition: str, instance: str, run: str, tags: Mapping[str, str]) -> Task:
+        """Starts a task on a container instance, once its agent is connected; its `refused` says why ECS did not."""
+        start = functools.partial(
+            self._call,
+            "StartTask",
+            self._ecs.start_task,
+            taskDefinition=definition,
+            containerInstances=[instance],
+            startedBy=family(run),
+            tags=[{"key": key, "value": value} for key, value in tags.items()],
+        )
+        last = Task()
+
+        def look() -> Task | None:
+            nonlocal last
+            last = _started(start())
+            return None if last.refused == NOT_CONNECTED else last
+
+        return self.cloudwatch.wait(look, RECONNECT_SECONDS) or last
+
+    def task(self, arn: str) -> Task:
+        """The task as ECS knows it now; one that it does not know has status ""."""
+        rows = self._call("DescribeTasks", self._ecs.describe_tasks, tasks=[arn])["tasks"]
+        return _task(rows[0]) if rows else Task(arn=arn)
+
+    def ended(self, arn: str, seconds: float) -> Task:
+        """The task once it has stopped, or as it is after so many seconds."""
+        last = self.task(arn)
+
+        def look() -> Task | None:
+            nonlocal last
+            last = self.task(arn)
+            return last if last.status == STOPPED else None
+
+        return self.cloudwatch.wait(look, seconds) or last
+
+    def stop(self, arn: str) -> None:
+        self._call("StopTask", self._ecs.stop_task, task=arn, reason="the check has ended")
+
+    def remove_definition(self, arn: str) -> None:
+        """Deregisters and deletes a revision of the run's task definition."""
+        ecs, named = self._ecs, {"taskDefinition": arn}
+        self.cloudwatch.call("ecs:DeregisterTaskDefinition", lambda: ecs.deregister_task_definition(**named))
+        self.cloudwatch.call("ecs:DeleteTaskDefinitions", lambda: ecs.delete_task_definitions(taskDefinitions=[arn]))
+
+    def _call(self, action: str, call: Any, **arguments: Any) -> Any:
+        return self.cloudwatch.call(f"ecs:{action}", functools.partial(call, cluster=self.cluster, **arguments))
+
+
+def family(run: str) -> str:
+    """Name of a run's task definition; `gpu-ami sweep` knows it by this name."""
+    return f"gpu-ami-{run}"
+
+
+def _instance(row: Mapping[str, Any]) -> ContainerInstance:
+    gpus: Sequence[str] = next(
+        (each["stringSetValue"] for each in row["registeredResources"] if each["name"] == "GPU"), ()
+    )
+    versions = row.get("versionInfo", {})
+    return ContainerInstance(
+        arn=str(row["containerInstanceArn"]),
+        status=str(row["status"]),
+        connected=bool(row["agentConnected"]),
+        gpus=tuple(gpus),
+        agent=str(versions.get("agentVersion", "")),
+        docker=str(versions.get("dockerVersion", "")),
+    )
+
+
+def _started(answer: Mapping[str, Any]) -> Task:
+    if answer["tasks"]:
+        return _task(answer["tasks"][0])
+    return Task(refused=str(answer["failures"][0]["reason"]) if answer["failures"] else "ECS does not say why")
+
+
+def _task(row: Mapping[str, Any]) -> Task:
+    container = row["containers"][0] if row.get("containers") else {}
+    reasons = [str(each) for each in (container.get("reason"), row.get("stoppedReason")) if each]
+    code = container.get("exitCode")
+    return Task(
+        arn=str(row["taskArn"]),
+        status=str(row["lastStatus"]),
+        exit_code=None if code is None else int(code),
+        gpus=tuple(container.get("gpuIds", ())),
+        reason="; ".join(reasons),
+    )

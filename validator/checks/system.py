@@ -13,7 +13,7 @@ import pytest
 from onhost.system_upgrade import lock_name
 from validator import file_account
 from validator.observe import Observe, unproven
-from validator.probes import package_database, system_upgrade
+from validator.probes import packages, system_upgrade
 
 # Name, what the tool is run for, and what it prints. A replaced tool would make the checks that use it see nothing.
 _TOOLS = (
@@ -52,7 +52,7 @@ def test_tools_of_the_checks_work(host: Any, observe: Observe) -> None:
 @pytest.mark.tier("T0")
 def test_package_database_can_be_read(host: Any, plan: Any, observe: Observe) -> None:
     """The database of dpkg or rpm can be read. Without it no package can be installed, upgraded or checked."""
-    said = package_database.trouble(host, plan["os"]["family"])
+    said = packages.trouble(host, plan["os"]["family"])
     observe(said or "it lists the package manager itself", "it can be read")
     if said:
         observe.fail(said)

@@ -5,8 +5,6 @@ scheduler            runs checks concurrently
 batches              the commands that are sent at once to a host, with those joined that one process can answer
 concurrent_items     pytest items as concurrent tasks
 pytest_internals     all undocumented parts of pytest that the engine uses
-mutation             checks that may change a host, which keep their order
-commands             which shell commands may change a host
 """
 
 from validator.engine import pytest_internals, scheduler

@@ -1,20 +1,17 @@
 """The account of every file of an image: what the base AMI, packages, roles and the system itself explain.
 
-inventory       reads what onhost/inventory.py lists of a system; differences of an entry from the base AMI's
+inventory       what onhost/inventory.py lists of a system; differences from the base AMI's, the root over all entries
 grammar         rules.yml and the roles' footprint.yml
 explain         each entry's explanation, and what has none
 initial_ramdisk an initial ramdisk compared with the image's files
-rule_problems   an entry compared with a rule of its path, lines of GRUB and dpkg with the base AMI's
 packages        new and changed packages: planned, or required by planned ones
 collect         takes the inventory of a host, and finds the base AMI's
-merkle          the root over all entries of an inventory
 settings        accounts, kernel options, listening programs and mounts
 """
 
 from pathlib import Path
 from types import MappingProxyType
 
-from validator.file_account import merkle
 from validator.file_account.collect import KEPT_FILE, Base, NotTaken, find_base, role_times, take, take_over
 from validator.file_account.explain import Account, BuilderBoot, Finding, RoleTime, explain, widest
 from validator.file_account.grammar import (
@@ -28,7 +25,16 @@ from validator.file_account.grammar import (
 )
 from validator.file_account.initial_ramdisk import InvalidRamdisk, read_ramdisks
 from validator.file_account.initial_ramdisk import unexplained as unexplained_in_ramdisk
-from validator.file_account.inventory import Entry, InvalidInventory, Inventory, Package, differences, read
+from validator.file_account.inventory import (
+    Entry,
+    InvalidInventory,
+    Inventory,
+    Package,
+    differences,
+    merkle_leaf,
+    merkle_root,
+    read,
+)
 from validator.file_account.packages import PackageAccount, account_packages, plan_variables, planned_names
 from validator.file_account.settings import (
     unexplained_accounts,
@@ -70,7 +76,8 @@ __all__ = [
     "load_footprints",
     "load_rules",
     "load_system_rules",
-    "merkle",
+    "merkle_leaf",
+    "merkle_root",
     "plan_variables",
     "planned_names",
     "read",

@@ -9,7 +9,6 @@ rdma                 RDMA devices, and which of them are EFAs
 footprints           files that no package owns and which are expected, setuid programs, capabilities and listeners
 bill_of_materials    the image's own bill of materials against what is installed
 since_image          what a machine still has of its image, byte for byte
-package_database     whether the database of dpkg or rpm can be read
 packages             installed packages of a planned component
 system_upgrade       what an upgrade of the whole system would change
 shared_libraries     shared libraries as a program loads them
@@ -18,7 +17,6 @@ kernel_log           kernel panic, oops or lockup, and GPUs that the driver coul
 base_ami             files, kernel options and masked units of a base AMI
 base_driver          the driver planned for a machine, and programs that require exactly its version
 neuron_reports       neuron-monitor's own report, and the series that follow from it
-event_policy         an operator's policy over the catalogue of Xids
 logrotate            whether logs are rotated, and by rules that lose no lines
 xid_injection        a real fault on a real GPU
 

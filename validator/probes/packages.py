@@ -9,7 +9,7 @@ from typing import Any
 
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument, section
-from validator.probes import base_driver, package_database, since_image
+from validator.probes import base_driver, since_image
 
 MISSING = "missing"
 _MISSING = " (missing)"  # after the path of a packaged file that is not there
@@ -26,6 +26,10 @@ _MAY_BE_MISSING = (
     "/usr/share/info/",
     "/usr/share/lintian/",
 )
+UNREADABLE = "the package database cannot be read"
+CHECK = "system::test_package_database_can_be_read"
+QUERIES = {"debian": "dpkg-query -W -f '${db:Status-Status}' dpkg", "redhat": "rpm -q rpm"}
+_PATHS = {"debian": "/var/lib/dpkg/status", "redhat": "/var/lib/rpm"}
 
 
 def planned(plan: PlanDocument, component: str) -> dict[str, str]:
@@ -147,7 +151,7 @@ def installed(host: Any, planned: dict[str, str], family: str) -> dict[str, str]
             if name in planned
         }
     if planned and not versions:  # nothing is installed, or nothing can be read
-        package_database.require_readable(host, family)
+        require_readable(host, family)
     return {name: versions.get(name, MISSING) for name in planned}
 
 
@@ -175,7 +179,7 @@ def held(host: Any, planned: dict[str, str], family: str) -> set[str]:
     if family == "debian":
         on_hold = host.run("apt-mark showhold").stdout.split()
         if planned and not on_hold:
-            package_database.require_readable(host, family)
+            require_readable(host, family)
         return set(planned) & set(on_hold)
     locks = host.run("cat /etc/dnf/plugins/versionlock.list /etc/yum/pluginconf.d/versionlock.list").stdout
     return {name for name, version in planned.items() if _locked(name, version, locks)}
@@ -186,3 +190,21 @@ def _locked(name: str, version: str, locks: str) -> bool:
     # dnf 4 writes name-epoch:version-release.arch, yum writes epoch:name-version-release.arch.
     pattern = rf"^(\d+:)?{re.escape(name)}-(\d+:)?{bare}(\.|$)"
     return re.search(pattern, locks, re.MULTILINE) is not None
+
+
+def trouble(host: Any, family: str) -> str:
+    """What keeps the database from being read; "" where it lists the package manager itself."""
+    done = host.run(QUERIES["debian" if family == "debian" else "redhat"])
+    if done.rc == 0:
+        return ""
+    lines = [line.strip() for line in f"{done.stderr}\n{done.stdout}".splitlines() if line.strip()]
+    said = "; ".join(lines[:3]) or f"exit status {done.rc} without output"
+    path = _PATHS["debian" if family == "debian" else "redhat"]
+    return f"{UNREADABLE}: {path}: {said}"
+
+
+def require_readable(host: Any, family: str) -> None:
+    """UNPROVEN where the database cannot be read, so a query found nothing: it is a finding of one check alone."""
+    said = trouble(host, family)
+    if said:
+        unproven(f"{said} ({CHECK})")

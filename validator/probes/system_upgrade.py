@@ -12,7 +12,7 @@ from onhost import system_upgrade as program
 from validator import file_account
 from validator.observe import unproven
 from validator.plan_document import PlanDocument, section
-from validator.probes import package_database
+from validator.probes import packages
 
 _PROGRAM = Path(program.__file__)
 _SECONDS = 900.0  # an emulated machine reads the indexes of all repositories
@@ -67,7 +67,7 @@ def read_stack(host: Any, plan: PlanDocument) -> Upgrade:
 
 
 def _ask(host: Any, plan: PlanDocument, offer: str) -> Upgrade:
-    package_database.require_readable(host, plan["os"]["family"])
+    packages.require_readable(host, plan["os"]["family"])
     asked = {
         "planned": sorted(planned(plan)),
         "records": [path for component, path in _RECORDS.items() if component in _own(plan)],

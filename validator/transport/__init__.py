@@ -1,11 +1,9 @@
 """Connections to hosts: one connection, one shell, commands in batches.
 
 ssh                  SSH connections
-handshake            the way to a connection: TCP or a ProxyCommand, key exchange, host key, login
 known_hosts          host keys that the user knows, as OpenSSH reads them
 target               address, user, port and key of a host, with its options in ~/.ssh/config
 errors               errors of connections and commands
-answer               a command and its answer
 shell                one long-lived `sh` that runs batches of commands; constants of a run are asked once
 image_files          the files of an image instead of a host (tier T0)
 cage                 the only way in which a program of an image runs here; a program itself
@@ -14,7 +12,7 @@ transcript_values    what a transcript.yml says
 backend              testinfra's backend over these
 """
 
-from validator.transport.answer import Answer, Command
+from validator.transport.shell import Answer, Command
 from validator.transport.ssh import Connection, SshError, Target, TransportFault, parse_url
 from validator.transport.transcript_values import FILE as TRANSCRIPT_FILE
 

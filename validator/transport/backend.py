@@ -22,9 +22,8 @@ from typing import Any, TypeVar
 from testinfra.backend import base
 
 from validator.deadline import CheckTimeout
-from validator.transport.answer import Answer, Command
 from validator.transport.image_files import Entered, Image, enter
-from validator.transport.shell import NotRoot, Shell
+from validator.transport.shell import Answer, Command, NotRoot, Shell
 from validator.transport.ssh import (
     CommandExpired,
     Connection,

@@ -1,4 +1,4 @@
-"""Errors of connections and commands; raised by `ssh.py` and `handshake.py`.
+"""Errors of connections and commands; raised by `ssh.py`.
 
 SshError                      (never raised itself)     kind
 ├── TransportFault            (never raised itself)

@@ -14,24 +14,43 @@ A shell runs them when it starts; later requests are answered from their output.
 
 from __future__ import annotations
 
-import contextlib
-import re
-import secrets
-import shlex
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from validator import remote
 from validator.deadline import CheckTimeout
-from validator.transport.answer import Answer, Command
 from validator.transport.ssh import CommandExpired, Connection, ConnectionDropped, TransportFault
 
 if TYPE_CHECKING:
     import paramiko
 
     from validator.transport.image_files import Channel, Entered
+import contextlib
+import re
+import secrets
+import shlex
+import time
+
+
+@dataclass(frozen=True)
+class Command:
+    """A shell command and its deadline in seconds."""
+
+    text: str
+    deadline: float = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of a command: exit status, outputs (bytes), seconds on the host, whether its deadline expired."""
+
+    rc: int
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+    expired: bool = False
 
 
 ASK = remote.text("host_constants")

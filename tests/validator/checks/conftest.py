@@ -17,7 +17,7 @@ from gpu_ami.files import data_dir
 from validator.cloudwatch import ApiRefused
 from validator.observe import Observe
 from validator.plan import as_plan
-from validator.probes import footprints, package_database
+from validator.probes import footprints, packages
 from validator.probes.machine import Clock
 from validator.probes.nvidia_smi import Gpu
 from validator.results import ERROR, FAIL, PASS, UNPROVEN, CheckRecord, RunningCheck, Verdict
@@ -77,7 +77,7 @@ class TableBackend(base.BaseBackend):
     def run(self, command: str, *args: str, **_: Any) -> base.CommandResult:
         text = self.quote(command, *args)
         self.asked.append(text)
-        if text in package_database.QUERIES.values() and not self._says_of_the_database():
+        if text in packages.QUERIES.values() and not self._says_of_the_database():
             return self.result(0, text.encode(), "installed\n", "")
         for pattern, reply in self.table.items():
             if fnmatch.fnmatchcase(text, pattern):

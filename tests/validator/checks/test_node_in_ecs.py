@@ -13,10 +13,9 @@ import pytest
 from tests.validator.checks.conftest import PLAN, FakeMachine, Judge, table_host
 from tests.validator.probes.test_compute import MACHINE, WRONG, gpu
 from validator.checks import node_in_ecs as checks
-from validator.checks.node_in_ecs import Registered, Tasks
+from validator.checks.node_in_ecs import ContainerInstance, Registered, Task, Tasks
 from validator.cloudwatch import ApiRefused
 from validator.plan import as_plan
-from validator.probes.cluster.ecs import ContainerInstance, Task
 from validator.probes.cluster.joined import Joined
 from validator.probes.cluster.nodes import Node
 
@@ -233,7 +232,7 @@ class Waits:
 def test_a_machine_that_does_not_come_says_why(
     monkeypatch: pytest.MonkeyPatch, rows: Any, host: dict[str, Any], why: str
 ) -> None:
-    monkeypatch.setattr(checks.ecs.ContainerService, "instances", lambda self, _id: list(self.cloudwatch.rows))
+    monkeypatch.setattr(checks.ContainerService, "instances", lambda self, _id: list(self.cloudwatch.rows))
     fixture = checks.registered.__wrapped__  # type: ignore[attr-defined]
     found = fixture(FILE, Waits(*rows), table_host(host), FakeMachine({"instance-id": "i-1"}))
     assert (found.instance is None) == bool(why) and why in found.why, found
@@ -241,7 +240,7 @@ def test_a_machine_that_does_not_come_says_why(
 
 def test_every_registration_and_machine_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {"i-1": [INSTANCE, replace(INSTANCE, arn="arn:0", connected=False)], "i-2": [INSTANCE], "i-3": []}
-    monkeypatch.setattr(checks.ecs.ContainerService, "instances", lambda _, name: rows[name])
+    monkeypatch.setattr(checks.ContainerService, "instances", lambda _, name: rows[name])
     file = replace(FILE, nodes=tuple(Node(name, "u") for name in rows))
     fixture = checks.registered.__wrapped__  # type: ignore[attr-defined]
     found = fixture(file, Waits(), table_host({}), SimpleNamespace(instance_id="i-1"))

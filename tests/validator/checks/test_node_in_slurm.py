@@ -8,10 +8,10 @@ import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
 from tests.validator.probes.cluster.test_slurm import NODES, UUIDS, a_cluster, printed
+from validator.checks import node_in_slurm
 from validator.checks import node_in_slurm as checks
 from validator.checks.node_in_slurm import Started
 from validator.plan import as_plan
-from validator.probes.cluster import slurm
 from validator.probes.cluster.joined import Joined
 from validator.probes.cluster.nodes import Node
 
@@ -33,7 +33,7 @@ def started(nodes: str = "", *answers: dict[str, tuple[int, str]], **errors: str
     cluster = a_cluster(*answers)
     cluster.munge()
     listed = nodes or f"{IDLE}\n{SECOND}\n"
-    return Started(cluster, registered=tuple(slurm.read_nodes(listed)), **errors)
+    return Started(cluster, registered=tuple(node_in_slurm.read_nodes(listed)), **errors)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from tests.validator.conftest import Run
 from tests.validator.engine.hosts import Host, in_shell, outcome
 from validator.engine import batches, scheduler
-from validator.engine.commands import changes
+from validator.engine.batches import changes
 from validator.transport import backend
 from validator.transport.shell import Answer, Command
 

@@ -136,7 +136,7 @@ def test_waits_for_cloudwatch_overlap(run: Run, tmp_path: Path) -> None:
 
 CONCURRENT = """
 from validator.checks import logs, metrics, xid
-from validator.engine.mutation import MutationAnalysis
+from validator.engine.plugin import MutationAnalysis
 def test_it():
     checks = [getattr(module, name) for module in (logs, metrics, xid) for name in dir(module) if name[:5] == "test_"]
     assert len(checks) > 8 and not [check for check in checks if MutationAnalysis()._may(check)]

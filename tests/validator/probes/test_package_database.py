@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.validator.checks.conftest import table_host
-from validator.probes import package_database, packages
+from validator.probes import packages
 
 DPKG, RPM = "dpkg-query -W -f*Status-Status* dpkg", "rpm -q rpm"
 DAMAGED = (
@@ -32,7 +32,7 @@ NO_DATABASE = "error: cannot open Packages database in /var/lib/rpm\n"
 )
 def test_trouble(family: str, reply: tuple[int, str, str], said: str) -> None:
     host = table_host({DPKG: reply, RPM: reply})
-    found = package_database.trouble(host, family)
+    found = packages.trouble(host, family)
     assert said in found and bool(found) is bool(said)
     assert not found or found.startswith("the package database cannot be read: /var/lib/")
 
@@ -65,4 +65,4 @@ def test_the_programs_own_answers(status: str, tmp_path: Path) -> None:
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
-    assert package_database.trouble(table_host({DPKG: ask}), "debian")
+    assert packages.trouble(table_host({DPKG: ask}), "debian")

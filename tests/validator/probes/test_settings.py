@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from validator.checks import system
+from validator.checks import event_parser, system
 from validator.checks.system import Alternative
-from validator.probes import base_ami, event_policy, machine
+from validator.probes import base_ami, machine
 
 
 def test_each_setting_has_its_source() -> None:
@@ -99,9 +99,9 @@ def test_cut_off_file_registers_nothing(damaged: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"xid": []}', '{"xid": {"79": {"note": "x"}, "48": "fatal"}}'])
 def test_no_policy_changes_nothing(text: str) -> None:
-    assert event_policy.overrides(text) == []
+    assert event_parser.policy_overrides(text) == []
 
 
 def test_each_changed_code_is_listed() -> None:
     text = '{"xid": {"79": {"severity": "info", "action": "none"}, "48": {"action": "reset"}}}'
-    assert event_policy.overrides(text) == ["xid 79: info, none", "xid 48: reset"]
+    assert event_parser.policy_overrides(text) == ["xid 79: info, none", "xid 48: reset"]

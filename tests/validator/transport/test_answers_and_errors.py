@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from validator.transport import errors, shell
-from validator.transport.answer import Answer, Command
+from validator.transport.shell import Answer, Command
 
 # A command has a deadline, and an answer has not expired, where nothing else is said.
 

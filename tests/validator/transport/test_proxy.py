@@ -11,7 +11,7 @@ import pytest
 
 from tests.validator.conftest import Sshd
 from validator.transport import ssh
-from validator.transport.handshake import expand
+from validator.transport.ssh import expand
 
 # Stands in for ssh -W, the AWS CLI and other programs: connects to 127.0.0.1 whatever the host's name.
 TUNNEL = """

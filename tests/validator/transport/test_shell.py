@@ -17,8 +17,7 @@ import pytest
 from paramiko import SSHException
 
 from validator.transport import shell as shell_module
-from validator.transport.answer import Command
-from validator.transport.shell import Shell, _evaluated
+from validator.transport.shell import Command, Shell, _evaluated
 from validator.transport.ssh import ConnectionDropped, Target
 
 

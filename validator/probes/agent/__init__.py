@@ -4,7 +4,6 @@ config               the configuration, and the series and streams that follow f
 delivery             what keeps the agent from delivering: its log, calls that AWS refused, the connection
 injected_lines       lines that a proof injects into the kernel log, Xids among them, and their way through the agent
 lint                 a linter for the configuration: agent, metrics and system plugins
-lint_logs            the linter's rules for logs, with those of the CloudWatch Logs API
 release_schema       what the agent's own check of a release refuses (release_schema.yml)
 findings             the linter's findings, their lines, and shared rules
 """

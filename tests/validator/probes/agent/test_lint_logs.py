@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from validator.probes.agent.lint_logs import logs_findings
+from validator.probes.agent.lint import logs_findings
 
 FILE = {
     "file_path": "/var/log/gpuevent.jsonl", "log_group_name": "/ec2/json", "log_stream_name": "{instance_id}",

@@ -9,8 +9,9 @@ import pytest
 
 from tests.validator.probes.cluster.test_nodes import Line, member
 from tests.validator.probes.test_compute import MACHINE, WRONG, gpu
+from validator.checks import node_in_slurm
 from validator.probes import compute
-from validator.probes.cluster import nodes, slurm
+from validator.probes.cluster import nodes
 from validator.probes.cluster.nodes import Member, NodeFailed, Together
 
 UUIDS = [f"GPU-11111111-0000-0000-0000-00000000000{number}" for number in range(4)]
@@ -33,10 +34,10 @@ def scripted(number: int, answers: dict[str, tuple[int, str]] | None = None) -> 
     return one
 
 
-def a_cluster(*answers: dict[str, tuple[int, str]]) -> slurm.SlurmCluster:
+def a_cluster(*answers: dict[str, tuple[int, str]]) -> node_in_slurm.SlurmCluster:
     members = [scripted(number, answers[number - 1] if answers else None) for number in (1, 2)]
     nodes.choose_addresses(members)
-    return slurm.SlurmCluster(Together([], members, folder="/tmp/f"), 2)
+    return node_in_slurm.SlurmCluster(Together([], members, folder="/tmp/f"), 2)
 
 
 def ran(one: Member) -> list[tuple[str, bytes | None]]:
@@ -55,7 +56,7 @@ def test_every_node_gets_the_same_files_and_the_key_in_no_command() -> None:
     keys = []
     for one in cluster.together.members:
         written = {command: given for command, given in ran(one) if "cat >" in command}
-        assert written[f"sudo -n sh -c 'cat > {slurm.FOLDER}/slurm.conf'"] == files["slurm.conf"].encode()
+        assert written[f"sudo -n sh -c 'cat > {node_in_slurm.FOLDER}/slurm.conf'"] == files["slurm.conf"].encode()
         ((command, given),) = [(command, given) for command, given in ran(one) if "munge.service" in command]
         assert given and len(given) > 150 and given.decode().strip() not in command
         keys.append(given)
@@ -80,7 +81,7 @@ def test_a_machine_of_a_cluster_is_refused_and_keeps_its_key() -> None:
         cluster.munge()
     cluster.leave()
     script = (ran(cluster.together.members[1])[-1][1] or b"").decode()
-    assert script.startswith(f"[ -d {slurm.FOLDER} ] || exit 0\n"), "nothing of the cluster's own ends"
+    assert script.startswith(f"[ -d {node_in_slurm.FOLDER} ] || exit 0\n"), "nothing of the cluster's own ends"
 
 
 def test_munge_that_does_not_start_is_quoted() -> None:
@@ -100,7 +101,7 @@ def test_credentials_that_another_node_refuses() -> None:
 
 
 def test_nodes_as_slurmctld_has_them() -> None:
-    first, second, third = slurm.read_nodes(NODES)
+    first, second, third = node_in_slurm.read_nodes(NODES)
     assert (first.name, first.gres, first.state, first.reason) == ("node1", "gpu:2", "IDLE", "")
     assert (second.gres, second.state) == ("gpu:h100:2(S:0-1)", "IDLE+DRAIN")
     assert second.reason.startswith("gres/gpu count reported lower (1 < 2)")
@@ -112,7 +113,7 @@ def test_nodes_as_slurmctld_has_them() -> None:
     [("gpu:8", 8), ("gpu:h100:8(S:0-1)", 8), ("gpu:1,mps:100", 1), ("gpu:a:1(S:0,2),gpu:b:3", 4), ("", 0), ("gpu", 1)],
 )
 def test_gpus_of_a_gres(gres: str, count: int) -> None:
-    assert slurm.gpu_count(gres) == count
+    assert node_in_slurm.gpu_count(gres) == count
 
 
 def printed(label: int, *uuids: str, **changes: Any) -> str:
@@ -125,30 +126,30 @@ def printed(label: int, *uuids: str, **changes: Any) -> str:
 def test_tasks_of_a_job_are_read_by_their_labels() -> None:
     first, second = printed(0, *UUIDS[:2]).splitlines(), printed(1, *UUIDS[2:]).splitlines()
     mixed = "\n".join(line for pair in zip(first, second, strict=True) for line in pair)
-    tasks = slurm.read_tasks(f"srun: a message\n{mixed}\n")
+    tasks = node_in_slurm.read_tasks(f"srun: a message\n{mixed}\n")
     assert [(task.node, task.visible) for task in tasks] == [("node1", "0,1"), ("node2", "0,1")]
     assert [uuid for task in tasks for uuid in task.uuids] == UUIDS
 
 
 def test_wrong_results_and_missing_gpus_are_defects() -> None:
     row = json.dumps(gpu(0, wrong=WRONG))
-    (task,) = slurm.read_tasks(f"0: node node1\n0: {json.dumps(MACHINE | {'count': 2})}\n0: {row}\n")
+    (task,) = node_in_slurm.read_tasks(f"0: node node1\n0: {json.dumps(MACHINE | {'count': 2})}\n0: {row}\n")
     assert [text[:5] for text in task.defects] == ["GPU 0", "GPU 1"] and "result at byte" in task.defects[0]
 
 
 def test_a_task_without_a_result_is_no_task_without_gpus() -> None:
     with pytest.raises(compute.Unanswered, match=r"task on node1: .*python3: not found"):
-        slurm.read_tasks("0: node node1\n0: visible 0\n0: sh: python3: not found\n")
-    assert slurm.read_tasks("") == []
+        node_in_slurm.read_tasks("0: node node1\n0: visible 0\n0: sh: python3: not found\n")
+    assert node_in_slurm.read_tasks("") == []
 
 
 def test_only_slurm_s_own_refusal_counts() -> None:
     cluster = a_cluster(
         {"gpu:3": (1, "srun: error: Unable to allocate resources: Requested node configuration is not available")}, {}
     )
-    assert slurm.is_refused(cluster.run(1, 3)) and not slurm.is_refused(cluster.run(1, 2))
+    assert node_in_slurm.is_refused(cluster.run(1, 3)) and not node_in_slurm.is_refused(cluster.run(1, 2))
     cluster = a_cluster({"gpu:3": (1, "srun: error: Unable to allocate resources: Connection timed out")}, {})
-    assert not slurm.is_refused(cluster.run(1, 3))
+    assert not node_in_slurm.is_refused(cluster.run(1, 3))
 
 
 def test_what_was_started_ends_and_a_dead_node_is_no_error() -> None:
@@ -163,5 +164,5 @@ def test_what_was_started_ends_and_a_dead_node_is_no_error() -> None:
     cluster.together.members[1].run = refuse  # type: ignore[method-assign]
     cluster.leave()
     script = (ran(cluster.together.members[0])[-1][1] or b"").decode()
-    for part in ("gpu-ami-slurmd.service", "slurmstepd.scope", "munge.service", f"rm -rf {slurm.FOLDER}"):
+    for part in ("gpu-ami-slurmd.service", "slurmstepd.scope", "munge.service", f"rm -rf {node_in_slurm.FOLDER}"):
         assert part in script
