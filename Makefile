@@ -35,7 +35,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile --disable-pip-version-check
 
-.PHONY: help setup packages python venv base-image test test-all test-slow lint unit slow prove recipes roles real nodes machine faults bench clean
+.PHONY: help setup packages python venv base-image test test-all test-slow lint unit slow unit-and-slow prove recipes roles real nodes machine faults bench clean
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
 	@echo "             make prove CONDITIONS=aws-like: the local region throttles, delays and fails as AWS does"
@@ -72,14 +72,16 @@ base-image: | python
 	-@$(PYTHON) -m localregion.images.prepare
 
 # What a change is tried with: minutes. test-all has everything that boots no machine, and is what CI runs.
-test: setup lint unit
+# mypy is one process and takes a minute, so that it runs beside the tests.
+test: setup
+	@$(MAKE) --no-print-directory -j2 lint unit
 
 test-slow: FURTHER_PACKAGES = $(TEST_PACKAGES)
 test-slow: setup slow
 
 test-all: FURTHER_PACKAGES = $(TEST_PACKAGES)
-test-all: setup lint
-	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox"
+test-all: setup
+	@$(MAKE) --no-print-directory -j2 lint unit-and-slow
 
 # packer fmt and validate, ansible-lint (production) and yamllint are tests: tests/packer/test_template.py, tests/roles/test_roles.py
 lint:
@@ -89,6 +91,11 @@ lint:
 
 unit:
 	$(VENV)/bin/python -m pytest -n auto -m "not slow and not machine and not sandbox"
+
+# Slow tests mostly wait: for a deadline, a region's clock, a program. Two for each CPU keep it busy.
+unit-and-slow slow: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell expr 2 \* `nproc`)
+unit-and-slow:
+	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox"
 
 slow:
 	$(VENV)/bin/python -m pytest -n auto -m "slow and not machine and not sandbox"

@@ -1,6 +1,7 @@
 """`make prove` and `make setup` at their doors: what they install, and what runs at the same time.
 
-A program in Python's place notes its calls; pip and the base image each wait until the other has begun.
+A program in Python's place notes its calls; pip and the base image each wait until the other has begun, and so do mypy
+and the tests.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# Given as PYTHON: makes a virtual environment of itself. WAITS: pip and the base image wait for each other. BASE: exit
-# status of the base image.
+# Given as PYTHON: makes a virtual environment of itself. WAITS: pip and the base image wait for each other, as do mypy
+# and the tests. BASE, MYPY: exit status of the base image, of mypy.
 _PYTHON = """#!/bin/bash
 echo "$*" >> "$LOG"
 [ -z "$PYTHONDONTWRITEBYTECODE" ] || echo "keeps no bytecode: $*" >> "$LOG"
 began() { touch "$LOG.$1"; for _ in {1..200}; do [ -z "$WAITS" ] || [ -e "$LOG.$2" ] && return; sleep 0.05; done
           echo "$1 ran alone" >> "$LOG"; }
-case "$*" in
-    "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; cp "$0" "$3/bin/gpu-ami" ;;
-    "-m pip install"*) began pip base ;;
+case "${0##*/} $*" in
+    "mypy ") began lint tests; exit "${MYPY:-0}" ;;
+    *"-m pytest "*) echo "workers: ${PYTEST_XDIST_AUTO_NUM_WORKERS:-auto}" >> "$LOG"; began tests lint ;;
+    *"-m venv "*) mkdir -p "$3/bin"; for name in python gpu-ami ruff mypy; do cp "$0" "$3/bin/$name"; done ;;
+    *"-m pip install"*) began pip base ;;
     *images.prepare) began base pip; exit "${BASE:-0}" ;;
 esac
 """
@@ -49,7 +52,7 @@ def make(checkout: Path, target: str, **environment: str) -> subprocess.Complete
     """Runs a target; no Debian package is asked for."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     environment = kept | {"LOG": str(checkout / "log"), "WAITS": ""} | environment
-    command = ["make", target, "PACKAGES=", f"PYTHON={checkout / 'system-python'}"]
+    command = ["make", target, "PACKAGES=", "TEST_PACKAGES=", f"PYTHON={checkout / 'system-python'}"]
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60)
 
 
@@ -74,6 +77,33 @@ def test_prove_goes_on_where_the_base_image_failed(checkout: Path) -> None:
     done = make(checkout, "prove", BASE="4")
     assert done.returncode == 0, done.stderr
     assert calls(checkout)[-1] == _PROVE
+
+
+@pytest.mark.parametrize("target", ["test", "test-all"])
+def test_types_are_checked_while_tests_run(checkout: Path, target: str) -> None:
+    make(checkout, "setup")
+    calls(checkout)
+    done = make(checkout, target, WAITS="1")
+    assert done.returncode == 0, done.stderr
+    found = calls(checkout)
+    assert {"check .", "", "--config-file tests/mypy.ini tests"} < set(found)
+    assert len([line for line in found if line.startswith("-m pytest -n auto -m ")]) == 1
+    assert [line for line in found if "alone" in line] == []
+
+
+@pytest.mark.parametrize("target", ["test", "test-all"])
+def test_wrong_types_are_red_after_the_tests(checkout: Path, target: str) -> None:
+    done = make(checkout, target, MYPY="1")
+    assert done.returncode == 2 and "lint] Error 1" in done.stderr
+    assert any(line.startswith("-m pytest") for line in calls(checkout))
+
+
+@pytest.mark.parametrize(("target", "by_cpu"), [("unit", 0), ("slow", 2), ("unit-and-slow", 2)])
+def test_slow_tests_have_two_workers_for_each_cpu(checkout: Path, target: str, by_cpu: int) -> None:
+    make(checkout, "setup")
+    assert make(checkout, target).returncode == 0
+    workers = f"workers: {len(os.sched_getaffinity(0)) * by_cpu or 'auto'}"
+    assert [line for line in calls(checkout) if line.startswith("workers")] == [workers]
 
 
 def test_a_second_prove_installs_nothing(checkout: Path) -> None:
