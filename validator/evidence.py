@@ -23,6 +23,7 @@ from validator.transport import Command, SshError, backend
 MATERIALS_FILE = "materials.json"
 INODES_FILE = "inodes.json"  # of an image's files: what machines compare (probes/since_image.py)
 DIAGNOSIS_FILE = "diagnosis.json"
+ROUND_TRIPS_FILE = "round-trips.jsonl"  # where the time of the checks went (bench/bench_proof.py)
 FACTS_FILE = "facts.json"  # what a certificate's level depends on, as it was observed
 # File of the evidence folder → the command whose output it contains. Each has a time and a size limit.
 COMMANDS: Mapping[str, str] = {
@@ -140,7 +141,40 @@ def collect(
         if not restarted:
             text = json.dumps(claims(evidence.facts, evidence.replicas), indent=2)
             (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
+        if isinstance(host.backend, backend.BatchBackend):
+            (folder / ROUND_TRIPS_FILE).write_text(round_trips(host.backend.link), encoding="utf-8")
     return evidence
+
+
+_SHOWN_CHARACTERS = 100
+
+
+def round_trips(link: backend.HostLink) -> str:
+    """The batches of commands that a host has answered, as JSON lines.
+
+    began: seconds since 1970. Each command has the seconds that it ran on the host, its beginning, and the checks that
+    asked for it: none if it is of the evidence, or answers several commands at once.
+    """
+    lines = []
+    for trip in link.round_trips:
+        commands = [
+            {
+                "seconds": round(seconds, 2),
+                "checks": [_check_of(name) for name in link.askers.get(text, ())],
+                "command": secret_shapes.hidden(" ".join(text.split()))[:_SHOWN_CHARACTERS],
+            }
+            for text, seconds in trip.commands
+        ]
+        lines.append(
+            json.dumps({"began": round(trip.began, 3), "seconds": round(trip.seconds, 3), "commands": commands})
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _check_of(node: str) -> str:
+    """The id of a check, from pytest's: `validator/checks/compute.py::test_x[ssh://a@b]` → `compute::test_x`."""
+    file, _, name = node.partition("::")
+    return f"{Path(file).stem}::{name.partition('[')[0]}"
 
 
 def claims(facts: Mapping[str, object], replicas: Sequence[Replica]) -> dict[str, object]:

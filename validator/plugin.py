@@ -121,6 +121,7 @@ def pytest_configure(config: pytest.Config) -> None:
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
     backend.DEFAULTS.connect_timeout = config.getoption("connect_timeout")
     backend.DEFAULTS.connect_early = not config.getoption("collectonly")
+    backend.DEFAULTS.keep_round_trips = config.getoption("evidence") is not None
     backend.DEFAULTS.as_root = config.getoption("plan") is not None  # the built-in checks run as root
     run = config.stash[RUN] = Run()
     _use_engine(config, run)

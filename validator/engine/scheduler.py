@@ -167,6 +167,7 @@ class Scheduler:
         if task is None:
             return backend.run_at_once(request)
         task.request, task.told = request, {}
+        request.link.note_asker(request.command.text, task.name)
         task.left = task.deadline - time.monotonic()
         self._ask(task)
         answer: Answer = self._suspend(task)

@@ -49,10 +49,23 @@ class Defaults:
     connect_timeout: float = 15.0
     proxy_command: str = ""
     connect_early: bool = False  # connect when a host is created, not at its first command
+    keep_round_trips: bool = False  # for the evidence
     as_root: bool = False  # the first commands will run as root
 
 
 DEFAULTS = Defaults()
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """A batch of commands that was answered. began: seconds since 1970; seconds: until all answers had come.
+
+    commands: the text of each, and the seconds that it ran on the host.
+    """
+
+    began: float
+    seconds: float
+    commands: tuple[tuple[str, float], ...]
 
 
 class HostLink:
@@ -66,6 +79,8 @@ class HostLink:
         self.commands = 0
         self.execs = 0
         self.connections = 0
+        self.round_trips: list[RoundTrip] = []  # if they are kept
+        self.askers: dict[str, dict[str, None]] = {}  # by command: the checks that asked for it, if they are kept
         self.backends: list[BatchBackend] = []  # of testinfra's hosts that use it
         self._connection: Connection | Entered | None = None
         self._early: Future[_EarlyConnection] | None = None
@@ -137,19 +152,32 @@ class HostLink:
         with self._lock:
             self.rounds += 1
             self.commands += len(commands)
-            try:
-                return self._execute(commands, root), 1
-            except ConnectionDropped as dropped:
-                if self._closed:  # by this process, during the batch
-                    raise
-                self._forget()
-                self._reconnect(dropped)
-                if not resend:
-                    raise
-            except CheckTimeout:
-                self._end_shell(root)
+            began, started = time.time(), time.monotonic()
+            answers, attempts = self._execute_or_reconnect(commands, root, resend)
+            if DEFAULTS.keep_round_trips:
+                took = tuple((command.text, answer.seconds) for command, answer in zip(commands, answers, strict=True))
+                self.round_trips.append(RoundTrip(began, time.monotonic() - started, took))
+            return answers, attempts
+
+    def _execute_or_reconnect(self, commands: Sequence[Command], root: bool, resend: bool) -> tuple[list[Answer], int]:
+        try:
+            return self._execute(commands, root), 1
+        except ConnectionDropped as dropped:
+            if self._closed:  # by this process, during the batch
                 raise
-            return self._execute(commands, root), 2
+            self._forget()
+            self._reconnect(dropped)
+            if not resend:
+                raise
+        except CheckTimeout:
+            self._end_shell(root)
+            raise
+        return self._execute(commands, root), 2
+
+    def note_asker(self, command: str, check: str) -> None:
+        """Keeps which check asked for a command, if round trips are kept."""
+        if DEFAULTS.keep_round_trips:
+            self.askers.setdefault(command, {})[check] = None
 
     def _execute(self, commands: Sequence[Command], root: bool) -> list[Answer]:
         shell = self._shell(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.validator.conftest import ROOT, Breakable, Run, Sshd
+from validator import evidence
 from validator.deadline import CheckTimeout
 from validator.engine import scheduler
 from validator.transport import Answer, Command, backend
@@ -37,6 +39,24 @@ def test_one_execution_and_few_round_trips(run: Run) -> None:
     cost = outcome.document["facts"]["transport"]
     assert (cost["connections"], cost["executions"]) == (1, 1)
     assert cost["round_trips"] <= 6  # detection, and four steps of each check
+
+
+def test_evidence_has_every_round_trip_with_the_checks_that_asked(run: Run, tmp_path: Path) -> None:
+    """Commands that are joined have no check; without --evidence nothing is kept."""
+    outcome = run(
+        "def test_waits(host):\n    assert host.run('sleep 0.2').rc == 0\n"
+        "def test_looks(host):\n    assert host.run('echo password=hunter2').rc == 0\n",
+        f"--evidence={tmp_path / 'evidence'}",
+    )
+    assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
+    lines = (tmp_path / "evidence" / evidence.ROUND_TRIPS_FILE).read_text().splitlines()
+    trips = [json.loads(line) for line in lines]
+    asked = {command["command"]: command for trip in trips for command in trip["commands"]}
+    assert asked["sleep 0.2"]["checks"][0].endswith("::test_waits") and asked["sleep 0.2"]["seconds"] >= 0.2
+    assert all(trip["began"] > 1e9 and trip["seconds"] >= command["seconds"] - 0.02
+               for trip in trips for command in trip["commands"])  # fmt: skip
+    assert "hunter2" not in "".join(lines)
+    assert any(command["checks"] == [] for command in asked.values())  # the evidence itself
 
 
 def test_live_checks_come_last_and_alone(run: Run) -> None:
