@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from localregion.state import ImageFields
 
 _UP_SECONDS = 60.0
+DISTRIBUTION = "Debian 12"  # whose archive is beside the replicas
 KERNEL_SERIES = "6.1"  # Debian 12's, which is in every base image of the region
 _DOWN_SECONDS = 30.0
 _CREDENTIALS = Credentials(CALLER, CALLER)  # moto accepts any keys
@@ -171,7 +172,11 @@ def local_place(home: Path | None = None) -> Place:
         ssh_interface="private_ip",
         ssh_port=2222,
         mirror=Mirror(
-            f"http://{MIRROR_ADDRESS}", signing_key(layout.home).fingerprint, git_repositories.commit, ARCHIVES
+            f"http://{MIRROR_ADDRESS}",
+            signing_key(layout.home).fingerprint,
+            git_repositories.commit,
+            ARCHIVES,
+            DISTRIBUTION,
         ),
         guest_endpoint=f"http://{API_ADDRESS}",
         simulated=True,
@@ -277,7 +282,9 @@ def _place(described: RegionDescription) -> Place:
         instance_profile=described["instance_profile"],
         ssh_interface="private_ip",
         ssh_port=described["ssh_port"],
-        mirror=Mirror(mirror["url"], mirror["key_fingerprint"], git_repositories.commit, ARCHIVES) if mirror else None,
+        mirror=Mirror(mirror["url"], mirror["key_fingerprint"], git_repositories.commit, ARCHIVES, DISTRIBUTION)
+        if mirror
+        else None,
         guest_endpoint=described["guest_endpoint"],
         simulated=True,
         billed=False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_ami.build import packer
 from gpu_ami.cloud import Cloud, Launch, RootVolume, amis, aws_errors, capacity, key_name, login, preflight, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError
-from gpu_ami.plan import Plan, cost, resolve_source_ami
+from gpu_ami.plan import Plan, cost, resolve_source_ami, system_packages
 from gpu_ami.progress import Progress
 from validator.plan_document import root_device
 
@@ -125,6 +126,10 @@ class LaunchedBuilder:
 
 
 SANDBOX_TAGS = {"gpu-ami:machine": "sandbox"}  # localregion/machines/factory.py
+# Messages of Ansible's modules apt and dnf.
+_NO_PACKAGE = re.compile(
+    r"No package matching|No package .+ available|Unable to locate package|Failed to install some of"
+)
 _NO_LOGIN = "Timeout waiting for SSH"  # Packer's message
 # Waits after which Packer is started again where AWS throttled a call that Packer does not retry.
 _THROTTLED_SECONDS = (5.0, 15.0, 45.0)
@@ -267,7 +272,13 @@ class Builder:
             records=records,
             template=template,
         )
-        return packer.build(packer_run)
+        try:
+            return packer.build(packer_run)
+        except BuildError as error:
+            note = system_packages(self.plan.document, self.cloud.place) if _NO_PACKAGE.search(error.message) else ""
+            if note:
+                raise BuildError(error.message, details=error.details, hint=f"{note}; {error.hint}") from error
+            raise
 
     def _on_instance(self, instance_id: str) -> None:
         self._instances.append(instance_id)

@@ -63,12 +63,14 @@ class Mirror:
     `key_fingerprint`: 40 upper-case hex digits of the OpenPGP key that signed everything in it. `commit`: of a git
     repository's URL and tag, where its repositories are not the vendors' own; None: the vendor's commit is there.
     `archives`: where `https://HOST/PATH` of an operating system's own archive is found, with its own signatures.
+    `distribution`: whose archive is beside the vendors' packages, for what roles of a site install; "": nobody's.
     """
 
     url: str
     key_fingerprint: str
     commit: Callable[[str, str], str | None] = field(default=lambda _url, _tag: None, repr=False, compare=False)
     archives: str = ""
+    distribution: str = ""
 
 
 @dataclass(frozen=True)

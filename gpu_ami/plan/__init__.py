@@ -26,7 +26,7 @@ from gpu_ami.plan.document import (
 )
 from gpu_ami.plan.lock import Change, changes, compare, locks_folder, render_lock, value_differences, write_lock
 from gpu_ami.plan.matrix import AffectedImage, affected
-from gpu_ami.plan.resolution import make_plan, resolve_source_ami
+from gpu_ami.plan.resolution import make_plan, resolve_source_ami, system_packages
 
 __all__ = [
     "ANSIBLE_FILE",
@@ -53,6 +53,7 @@ __all__ = [
     "resolve_source_ami",
     "roles_path",
     "site_files",
+    "system_packages",
     "value_differences",
     "with_digest",
     "write_lock",

@@ -12,12 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gpu_ami.cloud import Cloud, Mirror, Place, aws_errors
-from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.errors import CloudError, UsageError, counted
 from gpu_ami.plan.document import Plan, SourcePlan, with_digest
 from gpu_ami.plan.lock import locks_folder, recorded_ami
-from gpu_ami.recipes import CloudWatchAgent, ResolvedPlan, facts_of, read_recipe, resolve, unknown_types
+from gpu_ami.recipes import (
+    CloudWatchAgent,
+    PlanDocument,
+    ResolvedPlan,
+    facts_of,
+    read_recipe,
+    resolve,
+    site_roles_of,
+    unknown_types,
+)
 from gpu_ami.recipes.facts import with_described
 from validator.agent_document import AgentLogs
+from validator.plan_document import package_system
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef, InstanceTypeInfoTypeDef
@@ -30,9 +40,29 @@ def at_place(document: ResolvedPlan, place: Place) -> ResolvedPlan:
         placed["cloudwatch_agent"] = _agent_at(placed["cloudwatch_agent"], place.guest_endpoint)
     if place.source_ami:
         placed["source_ami"] = {"id": place.source_ami}
+    if note := system_packages(document, place):
+        placed["notes"] = [*placed["notes"], note]
     if place.kernel and place.kernel != placed["kernel"]["version"]:
         _change_kernel(placed, place)
     return placed
+
+
+def system_packages(document: ResolvedPlan | PlanDocument, place: Place) -> str:
+    """What roles of a site can install from the operating system's own archive in a place with a mirror; else ""."""
+    of_site = site_roles_of(document)
+    if not of_site or place.mirror is None or not place.mirror.distribution:
+        return ""
+    system, stands_in = document["os"], place.mirror.distribution
+    roles = f"{counted(len(of_site), 'role')} of the site ({', '.join(of_site)})"
+    if package_system(system) == "rpm":
+        return (
+            f"not proven here: packages of {system['id']} {system['version']} that {roles} may install: {place.name}"
+            " has none of that archive, and such an installation fails there"
+        )
+    own = f"{system['id']} {system['version']}" == stands_in.lower()
+    return f"{roles}: packages of the operating system are those of {stands_in}'s archive on the day of the build" + (
+        "" if own else f", not {system['id']} {system['version']}'s"
+    )
 
 
 def _change_kernel(document: ResolvedPlan, place: Place) -> None:

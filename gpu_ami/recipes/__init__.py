@@ -28,6 +28,7 @@ from gpu_ami.recipes.layers import (
 )
 from gpu_ami.recipes.notes import remark_found, support_of
 from gpu_ami.recipes.resolver import resolve
+from gpu_ami.recipes.site import site_roles_of
 from validator.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "remark_found",
     "resolve",
     "section",
+    "site_roles_of",
     "support_of",
     "unknown_types",
 ]

@@ -16,6 +16,7 @@ from typing import Any
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.recipes.components import OPTION_TYPES, Registry, build_order, components, of_role
 from gpu_ami.recipes.facts import read_yaml
+from validator.plan_document import PlanDocument, ResolvedPlan
 from validator.schema import did_you_mean
 
 FOLDERS = ("roles", "checks", "faults")  # what a build, a proof and a trial of faults need; facts are in the plan
@@ -48,6 +49,11 @@ def components_of(site: Path | None) -> Registry:
     if taken := sorted(set(roles) & set(build_order())):
         raise UsageError(f"{site}/roles/{taken[0]}: gpu-ami has a role of this name", hint="rename the site's role")
     return {**components(), **{role: of_role(site / "roles", role) for role in roles}} if site else components()
+
+
+def site_roles_of(document: PlanDocument | ResolvedPlan) -> list[str]:
+    """The roles of a plan that are its site's own, in order."""
+    return [role for role in document["roles"] if role not in build_order()] if "site" in document else []
 
 
 def in_order(roles: list[str], own: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ table                the table of replicas (replicas/*/packages.yml)
 pool                 built replicas by content digest
 staging              files of one replica
 debian_files         files of Debian's own packages, which some replicas have
+debian_archive       Debian's archive, for what roles of a site install
 deb                  Debian packages and apt repositories
 rpm                  RPM packages and dnf repositories
 archives             installer archives

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from gpu_ami.recipes import ARCHITECTURES
 from localregion.mirror import (
     archives,
     deb,
+    debian_archive,
     distribution_archive,
     git_repositories,
     package_requests,
@@ -31,13 +33,15 @@ AGENT = "amazon-cloudwatch-agent"
 class Content:
     """repositories: packages of each, by file name. files: one by its path below the root, a package, an archive or a
     vendor's own file. git: tags of each repository's path. keys: paths of the public key.
-    archives: sections that need a part of an operating system's own archive."""
+    archives: sections that need a part of an operating system's own archive. debian: repositories that list Debian's
+    archive, too; architecture and components of each."""
 
     repositories: dict[Repository, dict[str, Package]] = field(default_factory=dict)
     files: dict[str, tuple[Download, Package | Archive | Path]] = field(default_factory=dict)
     git: dict[str, set[str]] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     archives: list[Section] = field(default_factory=list)
+    debian: dict[Repository, set[tuple[str, tuple[str, ...]]]] = field(default_factory=dict)
 
     def add(self, section: Section, agent_package: Path | None = None) -> None:
         """Adds what the section requests, with related packages. UsageError: there is no replica of it."""
@@ -48,6 +52,9 @@ class Content:
         if repository:
             packages = with_related(list(package_requests.packages(section)))
             self.repositories.setdefault(repository, {}).update({package.file_name: package for package in packages})
+            if components := section.content.get("debian_archive"):
+                part = (ARCHITECTURES[section.architecture].deb, tuple(components))
+                self.debian.setdefault(repository, set()).add(part)
         download = package_requests.download(section)
         if download:
             self._add_file(download, _file(section, download, agent_package))
@@ -76,7 +83,10 @@ class Content:
 
     def identity(self, pool: Pool) -> list[object]:
         """JSON that differs wherever two contents differ."""
-        repositories = [[repr(where), _digests(packages, pool)] for where, packages in self.repositories.items()]
+        repositories = [
+            [repr(where), _digests(packages, pool), self._debian_identity(where, pool)]
+            for where, packages in self.repositories.items()
+        ]
         files = [[repr(download), _identity(item, pool)] for download, item in self.files.values()]
         git = [
             [path, sorted(tags), pool.row_digest(find_row("git", git_repositories.name_of(path), asked_by=path))]
@@ -85,6 +95,14 @@ class Content:
         archives = [distribution_archive.identity(section) for section in self.archives]
         return [sorted(repositories), sorted(files), sorted(git), sorted(self.keys), sorted(archives)]
 
+    def debian_parts(self, pool: Pool, repository: Repository) -> list[debian_archive.Archive]:
+        """The parts of Debian's archive that a repository lists."""
+        parts = sorted(self.debian.get(repository, ()))
+        return [debian_archive.Archive(pool.debian, *part) for part in parts]
+
+    def _debian_identity(self, repository: Repository, pool: Pool) -> list[object]:
+        return [part.identity() for part in self.debian_parts(pool, repository)]
+
     def write(self, root: Path, pool: Pool, gpg: Gpg) -> dict[str, str]:
         """Everything below `root`, signed; `<path>#<tag>` → commit of the git repositories.
 
@@ -92,8 +110,10 @@ class Content:
         """
         code = Path(__file__).read_text(encoding="utf-8")
         for repository, packages in self.repositories.items():
-            identity = [code, repr(repository), _digests(packages, pool)]
-            _link(pool.get_folder(identity, partial(_write_repository, repository, packages, pool, gpg)), root)
+            debian = self.debian_parts(pool, repository)
+            identity = [code, repr(repository), _digests(packages, pool), self._debian_identity(repository, pool)]
+            fill = partial(_write_repository, repository, packages, debian, pool, gpg)
+            _link(pool.get_folder(identity, fill), root)
         for download, item in self.files.values():
             identity = [code, repr(download), _identity(item, pool)]
             _link(pool.get_folder(identity, partial(_write_file, download, item, pool, gpg)), root)
@@ -156,13 +176,20 @@ def _link(made: Path, root: Path) -> None:
 
 
 def _write_repository(
-    repository: Repository, packages: Mapping[str, Package], pool: Pool, gpg: Gpg, root: Path
+    repository: Repository,
+    packages: Mapping[str, Package],
+    debian: Iterable[debian_archive.Archive],
+    pool: Pool,
+    gpg: Gpg,
+    root: Path,
 ) -> None:
     built = dict(zip(packages, pool.get(list(packages.values()), gpg), strict=True))
     flat = repository.flat
     if flat is None:
         base = root / repository.path
-        deb.write_suite(base, repository.suite, repository.components, built, gpg)
+        names = {package.name for package in packages.values()}
+        further = [text for part in debian for text in part.stanzas(without=names)]
+        deb.write_suite(base, repository.suite, repository.components, built, gpg, further)
     elif repository.kind == "deb":
         deb.write_flat(root / flat, built, gpg)
     else:

@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from email.utils import formatdate
 from pathlib import Path
 
@@ -91,17 +91,23 @@ def write_flat(folder: Path, debs: Mapping[str, Path], gpg: Gpg) -> None:
     _write_release(folder, ["Packages", "Packages.gz"], {}, gpg)
 
 
-def write_suite(base: Path, suite: str, components: Sequence[str], debs: Mapping[str, Path], gpg: Gpg) -> None:
-    """`base/dists/suite/…`, with the packages in the first component's pool; the others are empty."""
+def write_suite(
+    base: Path, suite: str, components: Sequence[str], debs: Mapping[str, Path], gpg: Gpg, further: Iterable[str] = ()
+) -> None:
+    """`base/dists/suite/…`, with the packages in the first component's pool; the others are empty.
+
+    further: paragraphs of packages that the first component's index lists, too.
+    """
     dist = base / "dists" / suite
     names = []
     for number, component in enumerate(components):
         pool = f"pool/{suite}/{component}/"
-        packages = _index(base / pool, debs, pool) if number == 0 else []
+        packages = [*_index(base / pool, debs, pool), *further] if number == 0 else []
         for architecture in _ARCHITECTURES:
             folder = dist / component / f"binary-{architecture}"
             folder.mkdir(parents=True, exist_ok=True)
-            _write_index(folder, [text for text in packages if f"\nArchitecture: {architecture}\n" in text])
+            fields = (f"\nArchitecture: {architecture}\n", "\nArchitecture: all\n")
+            _write_index(folder, [text for text in packages if fields[0] in text or fields[1] in text])
             names += [f"{component}/binary-{architecture}/{name}" for name in ("Packages", "Packages.gz")]
     _write_release(dist, names, {"Suite": suite, "Codename": suite, "Components": " ".join(components)}, gpg)
 

@@ -85,15 +85,28 @@ def _downloaded(name: str, architecture: str, downloads: Path) -> list[Path]:
 
 
 def _download(packages: Sequence[str], architecture: str, state: Path, downloads: Path) -> None:
-    sources = state / "sources.list"
-    sources.write_text("\n".join([*archive_sources(), ""]), encoding="utf-8")
-    (state / "lists/partial").mkdir(parents=True)
+    prepare(state, archive_sources())
+    for words in (["update"], ["download", *packages]):
+        apt(words, state, architecture, downloads)
+
+
+def prepare(state: Path, sources: Sequence[str]) -> None:
+    """Makes a state folder for `apt`. sources: lines of sources.list."""
+    (state / "lists/partial").mkdir(parents=True, exist_ok=True)
     (state / "status").touch()
+    (state / "sources.list").write_text("\n".join([*sources, ""]), encoding="utf-8")
+
+
+def apt(words: Sequence[str], state: Path, architecture: str, folder: Path) -> None:
+    """Runs apt-get with a state folder of its own in `folder`. CloudError, with what apt printed."""
     settings = {
         "APT::Architecture": architecture,
         "APT::Architectures": architecture,
         "APT::Sandbox::User": "",
-        "Dir::Etc::SourceList": sources,
+        "Acquire::GzipIndexes": "false",
+        "Acquire::Languages": "none",
+        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+        "Dir::Etc::SourceList": state / "sources.list",
         "Dir::Etc::SourceParts": "/dev/null",
         "Dir::Etc::Trusted": _KEYS,
         "Dir::State::Lists": state / "lists",
@@ -102,5 +115,4 @@ def _download(packages: Sequence[str], architecture: str, state: Path, downloads
     }
     options = [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
     apt_get = find_tool("apt-get", package="apt")
-    for words in (["update"], ["download", *packages]):
-        run([apt_get, "-q", *options, *words], timeout=_SECONDS, cwd=downloads, env=proxies(), error=CloudError)
+    run([apt_get, "-q", *options, *words], timeout=_SECONDS, cwd=folder, env=proxies(), error=CloudError)

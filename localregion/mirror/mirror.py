@@ -26,9 +26,10 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,7 +39,7 @@ from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from localregion.mirror import content as mirror_content
-from localregion.mirror import deb, distribution_archive, git_repositories, rpm, signing
+from localregion.mirror import deb, debian_archive, distribution_archive, git_repositories, rpm, signing
 from localregion.mirror import deb as packages
 from localregion.mirror.content import AGENT, Content
 from localregion.mirror.package_requests import Section, sections
@@ -48,15 +49,19 @@ _CHUNK = 256 * 1024
 
 
 class Mirror:
-    """Serves `home/mirror/current` on loopback, GET and HEAD, files only."""
+    """Serves `home/mirror/current` on loopback, GET and HEAD, files only.
 
-    def __init__(self, home: Path) -> None:
+    further: the file that a request of anything else names, or None; CloudError: it could not be fetched.
+    """
+
+    def __init__(self, home: Path, further: Callable[[str], Path | None] | None = None) -> None:
         self._root = home / "mirror" / "current"
+        self._further = further or partial(debian_archive.of_request, home / "mirror" / debian_archive.FOLDER)
         self._server: ThreadingHTTPServer | None = None
 
     def start(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> int:
         """Serves from a thread of its own; the port (a free one of the loopback, unless `address` says another)."""
-        server = ThreadingHTTPServer(address, _handler(self._root))
+        server = ThreadingHTTPServer(address, _handler(self._root, self._further))
         server.daemon_threads = True
         self._server = server
         threading.Thread(target=server.serve_forever, name="package-mirror", daemon=True).start()
@@ -80,7 +85,7 @@ def locate(root: Path, request_path: str) -> Path | None:
     return file if inside and file.is_file() else None
 
 
-def _handler(root: Path) -> type[BaseHTTPRequestHandler]:
+def _handler(root: Path, further: Callable[[str], Path | None]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 60
@@ -93,6 +98,12 @@ def _handler(root: Path) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, *, with_body: bool) -> None:
             file = locate(root, self.path)
+            try:
+                file = file or further(self.path)
+            except CloudError as error:
+                text = f"Debian's archive: {debian_archive.reason(error)}"
+                self.send_error(HTTPStatus.BAD_GATEWAY, text[:300])
+                return
             if file is None:
                 self.send_error(HTTPStatus.NOT_FOUND, f"the mirror has no {self.path[:200]}")
                 return
@@ -115,7 +126,7 @@ __all__ = ["Mirror", "MirrorTree", "ensure", "locate", "serve"]
 
 _ASKED_SECONDS = 24 * 3600.0
 _KEPT_SECONDS = 7 * 24 * 3600.0
-_LAYS_OUT = (mirror_content, deb, rpm, git_repositories)  # a tree is theirs as much as its content's
+_LAYS_OUT = (mirror_content, deb, debian_archive, rpm, git_repositories)  # a tree is theirs as much as its content's
 
 
 @dataclass(frozen=True)
@@ -158,6 +169,7 @@ def ensure(
             or pool.has_folder(distribution_archive.identity(section))  # no other plan waits for a download
         ]
         content = mirror_content.resolve(recent, agent_package)
+        _read_debian(content, pool, asked, progress)
         root = base / f"tree-{_digest(key, content, pool)}"
         if not (root / "mirror.json").exists():
             with progress.stage("package mirror: build and sign"):
@@ -167,6 +179,20 @@ def ensure(
         _point_to(base, root)
         _forget_old(base, root)
     return _described(root)
+
+
+def _read_debian(content: Content, pool: Pool, asked: list[Section], progress: Progress) -> None:
+    """Reads the indexes of Debian's archive that the content lists. What cannot be read is said, where it was asked."""
+    for repository in content.debian:
+        for part in content.debian_parts(pool, repository):
+            with progress.stage("package mirror: Debian's archive"):
+                reason = part.refresh()
+            if reason and any("debian_archive" in section.content for section in asked):
+                progress.note(
+                    f"Debian's archive was not read: {reason}. Packages of it are"
+                    f" {'those of an earlier day' if part.identity() else 'missing'}: a role of the site that installs"
+                    " one of the system's own archive may fail"
+                )
 
 
 def _described(root: Path) -> MirrorTree:

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import TypedDict
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes import ARCHITECTURES, PlanDocument, section
+from gpu_ami.recipes import ARCHITECTURES, PlanDocument, section, site_roles_of
 from localregion.loopback import ARCHIVES, MIRROR_ADDRESS
 from localregion.mirror.table import Package, find_row, system_packages
 from validator import plan_document
@@ -31,6 +31,8 @@ _KEPT = (
     "version", "package", "package_version", "packages", "modules", "repository", "url", "signature_url", "key_url",
     "tag", "contents",
 )  # fmt: skip
+# Of Debian's archive, what stands for the repositories that the system's AMI names: Ubuntu's has universe.
+_DEBIAN_COMPONENTS = {"debian": ["main"], "ubuntu": ["main", "contrib"]}
 
 
 class Requested(TypedDict, total=False):
@@ -47,6 +49,7 @@ class Requested(TypedDict, total=False):
     key_url: str
     tag: str
     contents: dict[str, str]
+    debian_archive: list[str]
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ def _system_section(plan: PlanDocument, roles: Collection[str]) -> Section:
         "packages": dict(item.split("=", 1) for item in items) | _later_kernel(plan, kind),
         "repository": repository | {"key_url": f"{folder}gpu-ami-mirror.pub"},
     }
+    if kind == "deb" and site_roles_of(plan):  # what those install is not known
+        content["debian_archive"] = _DEBIAN_COMPONENTS[system["id"]]
     return Section(_SYSTEM, kind, plan["architecture"], json.dumps(content, sort_keys=True))
 
 

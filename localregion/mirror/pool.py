@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from localregion import architectures
-from localregion.mirror import archives, deb, debian_files, git_repositories, rpm, staging, table
+from localregion.mirror import archives, deb, debian_archive, debian_files, git_repositories, rpm, staging, table
 from localregion.mirror.archives import Archive
 from localregion.mirror.signing import Gpg, SigningKey
 from localregion.mirror.table import Package, Row
@@ -33,6 +33,7 @@ class Pool:
         self._key = key
         self._workers = workers or len(os.sched_getaffinity(0))
         self._rows: dict[int, str] = {}
+        self.debian = folder.parent / debian_archive.FOLDER  # packages and indexes of Debian's archive
 
     def digest(self, package: Package) -> str:
         """Of all that the package's bytes depend on; of an rpm, also its signature."""

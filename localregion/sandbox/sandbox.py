@@ -26,6 +26,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from gpu_ami.progress import Progress
 from localregion.architectures import DEFAULT
 from localregion.images import Base, Tree, require_root, rootfs_layers
 from localregion.machines import Devices, devices_of
+from localregion.mirror import debian_archive
 from localregion.sandbox import kernel_settings, sandbox_init
 from validator.plan_document import NvidiaDriver, section
 
@@ -125,21 +127,26 @@ def start(
     settings_of_the_host = json.dumps(kernel_settings.read("/proc/sys/net"))
     (folder / sandbox_init.OF_THE_HOST).write_text(settings_of_the_host, encoding="ascii")
     report_read, report_write = os.pipe()
+    ours, packages = socket.socketpair()
+    archives = Path(str(settings["home"])) / "mirror" / debian_archive.FOLDER
+    threading.Thread(target=debian_archive.serve, args=(ours, archives), name="packages", daemon=True).start()
     try:
         passed = {**settings, "folder": str(folder), "listener": listener.fileno(), "report": report_write}
+        passed["packages"] = packages.fileno()
         passed["kept"] = list(kept)
         process = spawn(
             [*_namespaces(), sys.executable, "-m", "localregion.sandbox.sandbox_init", json.dumps(passed)],
             env={"PYTHONPATH": os.pathsep.join(filter(None, [_package_root(), os.environ.get("PYTHONPATH", "")]))},
             stdout=output,
             death_signal=signal.SIGKILL,
-            pass_fds=[listener.fileno(), report_write, *kept],
+            pass_fds=[listener.fileno(), report_write, packages.fileno(), *kept],
         )
     except BaseException:
         os.close(report_read)
         raise
     finally:
         os.close(report_write)
+        packages.close()
     return process, report_read
 
 

@@ -71,7 +71,8 @@ _CLOUD_INIT = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What starts a sandbox. listener, report: fds of a listening socket and a pipe.
+    """What starts a sandbox. listener, report, packages: fds of a listening socket, a pipe, and a connection to the
+    process that fetches Debian's packages.
 
     layers: of a tree, topmost first, which is not changed; or disk: a raw disk, whose partition is the root itself, or
     the partition's block device, which the descriptors `kept` keep until it is mounted.
@@ -83,6 +84,7 @@ class Settings:
     public_key: str
     listener: int
     report: int
+    packages: int
     layers: list[str] = field(default_factory=list)
     devices: dict[str, int] = field(default_factory=dict)
     disk: str = ""
@@ -329,13 +331,16 @@ def _texts(value: object) -> tuple[str, ...]:
     return (str(value),) if value else ()
 
 
-def serve_mirror(home: Path) -> str | None:
-    """Serves the home's package mirror at its address; None where there is none."""
-    from localregion.mirror import Mirror
+def serve_mirror(home: Path, packages: socket.socket) -> str | None:
+    """Serves the home's package mirror at its address; None where there is none.
+
+    packages: to the process outside, with a network, that fetches Debian's packages.
+    """
+    from localregion.mirror import Mirror, debian_archive
 
     if not (home / "mirror" / "current").exists():
         return None
-    Mirror(home).start((MIRROR_ADDRESS, 80))
+    Mirror(home, debian_archive.Remote(packages)).start((MIRROR_ADDRESS, 80))
     return f"http://{MIRROR_ADDRESS}"
 
 
@@ -432,7 +437,7 @@ def main(argv: list[str]) -> int:
         root = SandboxRoot(settings)
         try:
             user = root.build()
-            mirror = serve_mirror(Path(settings.home))
+            mirror = serve_mirror(Path(settings.home), socket.socket(fileno=settings.packages))
             if settings.metadata:
                 threading.Thread(target=serve_metadata, args=(settings.metadata,), daemon=True).start()
         except GpuAmiError as error:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from gpu_ami.build import builder, image, packer
-from gpu_ami.cloud import Cloud, aws_errors, preflight, runs
+from gpu_ami.cloud import Cloud, Mirror, aws_errors, preflight, runs
 from gpu_ami.errors import BuildError, CapacityError, CloudError
 from gpu_ami.progress import Progress
 from tests.build.conftest import QUIET, a_plan, an_ami
@@ -211,3 +211,26 @@ def test_builder_is_tried_as_a_dry_run_before_packer_starts(
     one.cloud = local
     builder.Builder._require_launch(one, "ami-1", packer.Packer("packer", version))
     assert asked == [sets_imds_v2]
+
+
+@pytest.mark.parametrize(
+    ("message", "hinted"), [("No package matching 'nvtop' is available", True), ("No space left on device", False)]
+)
+def test_a_package_that_a_place_lacks_is_explained(
+    message: str, hinted: bool, cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = an_ami(cloud, "base")
+    mirror = Mirror("http://mirror.example", "A" * 40, distribution="Debian 12")
+    cloud.place = replace(cloud.place, mirror=mirror)
+    plan = a_plan(base)
+    system = {**plan.document["os"], "id": "amzn", "version": "2023", "family": "redhat"}
+    document: Any = {**plan.document, "os": system, "site": {"digest": "x"}, "roles": ["monitor"]}
+
+    def build(_: packer.PackerRun) -> packer.Made:
+        raise BuildError(f"Packer failed (exit code 2): monitor : Install: {message}", hint="see build.log")
+
+    monkeypatch.setattr(packer, "build", build)
+    with runs.begin(home, "aws") as run, pytest.raises(BuildError) as caught:
+        image.build_image(replace(plan, document=document), tmp_path, cloud, run, root, QUIET)
+    explained = "packages of amzn 2023 that 1 role of the site (monitor) may install"
+    assert (explained in str(caught.value.hint)) is hinted and "see build.log" in str(caught.value.hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,6 +143,35 @@ def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
     note = "not proven here: kernel 6.12; machines of local boot 6.1"
     assert note in booted["notes"] and note not in assumed["notes"]
     assert make_plan(DEBIAN, dataclasses.replace(LOCAL, kernel="6.1"))["notes"] == make_plan(DEBIAN, LOCAL)["notes"]
+
+
+@pytest.mark.parametrize(
+    ("system", "note"),
+    [
+        (
+            "debian12",
+            "1 role of the site (company_monitor): packages of the operating system are those of Debian 12's archive on"
+            " the day of the build",
+        ),
+        (
+            "ubuntu2404",
+            "1 role of the site (company_monitor): packages of the operating system are those of Debian 12's archive on"
+            " the day of the build, not ubuntu 24.04's",
+        ),
+        (
+            "al2023",
+            "not proven here: packages of amzn 2023 that 1 role of the site (company_monitor) may install: local has"
+            " none of that archive, and such an installation fails there",
+        ),
+    ],
+)
+def test_a_mirror_says_whose_packages_roles_of_a_site_get(system: str, note: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(ROOT / "docs" / "examples" / "site", tmp_path / "site"))
+    recipe = folder / "recipes" / "monitored.yml"
+    recipe.write_text(recipe.read_text().replace("os: debian12", f"os: {system}"))
+    local = dataclasses.replace(LOCAL, mirror=dataclasses.replace(LOCAL.mirror, distribution="Debian 12"))
+    assert note in make_plan(recipe, local)["notes"]
+    assert note not in make_plan(recipe, LOCAL)["notes"] and note not in make_plan(recipe, AWS)["notes"]
 
 
 def test_archive_of_the_system_keeps_its_signatures() -> None:
