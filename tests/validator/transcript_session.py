@@ -15,7 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpu_ami.recipes import load_facts
+from validator.transport import transcript
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = ROOT / "validator" / "checks"
@@ -48,11 +51,10 @@ def plan_of(values: Any) -> dict[str, Any]:
 
 
 def _session(folder: Path, out: Path) -> None:
-    import pytest
-
     from validator.results import HostResults
-    from validator.transport import transcript, transcript_values
+    from validator.transport import transcript_values
 
+    _trace_readings()
     values = transcript_values.load(folder)
     plan, results = out / f"{folder.name}.plan.json", out / f"{folder.name}.checks.json"
     plan.write_text(json.dumps(plan_of(values)))
@@ -61,20 +63,66 @@ def _session(folder: Path, out: Path) -> None:
         "-q", "-c", os.devnull, "--rootdir", str(CHECKS), "-p", "validator.plugin", "-p", "no:cacheprovider",
         "--no-evidence", "--serial", f"--hosts={host}", f"--plan={plan}", f"--results={results}", str(CHECKS),
     ]  # fmt: skip
-    status = pytest.main(options)
+    asked = _Asked()
+    status = pytest.main(options, plugins=[asked])
     if status not in (0, 1):
         raise SystemExit(f"{folder.name}: pytest ended with status {status}")
-    composed = {_check(test, folder) for test, _, sourced in transcript.trace if not sourced}
-    asked = {_check(test, folder) for test, *_ in transcript.trace}
     rows = {}
     for record in HostResults.load(results).checks:
         name = record.id
         rows[name] = [
             str(record.verdict),
             record.message,
-            name not in composed and (name in asked or values.gpus_sourced),
+            asked.is_sourced(name, folder),
         ]
     (out / f"{folder.name}.json").write_text(json.dumps(rows))
+
+
+class _Asked:
+    """A pytest plugin that notes what each check asked of the transcript: itself, or through a fixture it shares."""
+
+    def __init__(self) -> None:
+        self.of_fixture: dict[tuple[str, str], set[bool]] = {}
+        self.fixtures: dict[str, list[tuple[str, str]]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Any:
+        before = len(transcript.trace)
+        try:
+            return (yield)
+        finally:
+            key = (fixturedef.baseid, fixturedef.argname)
+            self.of_fixture.setdefault(key, set()).update(sourced for *_, sourced in transcript.trace[before:])
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        known = item._fixtureinfo.name2fixturedefs
+        self.fixtures[item.nodeid] = [(known[name][-1].baseid, name) for name in item.fixturenames if name in known]
+
+    def is_sourced(self, check: str, folder: Path) -> bool:
+        """Whether the check asked for something, and nothing in the answers was composed."""
+        found: set[bool] = set()
+        for test, _, sourced in transcript.trace:
+            if "(call)" in test and _check(test, folder) == check:
+                found.add(sourced)
+        for test, fixtures in self.fixtures.items():
+            if _check(test, folder) == check:
+                found.update(*(self.of_fixture.get(fixture, ()) for fixture in fixtures))
+        return found == {True}
+
+
+def _trace_readings() -> None:
+    """Makes each use of what nvidia-smi said once for all checks a question of the check that uses it."""
+    from validator.probes import MachineUnderTest
+
+    original = MachineUnderTest.__dict__["gpus"]
+
+    def gpus(machine: MachineUnderTest) -> Any:
+        command = "nvidia-smi -q -x"
+        for known in transcript.opened():
+            transcript.trace.append((os.environ.get("PYTEST_CURRENT_TEST", ""), command, known.is_sourced(command)))
+        return original.__get__(machine, MachineUnderTest)
+
+    MachineUnderTest.gpus = property(gpus)  # type: ignore[assignment, method-assign]
 
 
 def _check(test: str, folder: Path) -> str:
@@ -89,7 +137,6 @@ def _warm_up() -> None:
     """Imports what every session needs, once."""
     import importlib
 
-    import pytest  # noqa: F401
     import testinfra.plugin  # noqa: F401
 
     import validator.plugin  # noqa: F401

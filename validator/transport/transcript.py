@@ -116,13 +116,8 @@ class Transcript:
         return self._answers[text]
 
     def is_sourced(self, command: str) -> bool:
-        """Whether something in the answer has a source, and was not composed."""
-        composed = self.values.composed
-        if command.startswith("nvidia-smi") and command not in composed and self.values.gpus is not None:
-            return self.values.gpus_sourced
-        words = [word for word in shlex.split(command) if word in self.values.packages] if "'" not in command else []
-        subjects = [command, *self._paths(command), *words] + [unit for unit in self.values.units if unit in command]
-        return not any(subject in composed for subject in subjects)
+        """Whether everything in the answer has a source, and nothing was composed."""
+        return not self.values.is_composed(command.strip(), list(self._paths(command)))
 
     def _answer(self, text: str) -> tuple[int, str, str]:
         output = self.values.output(text)
@@ -193,6 +188,11 @@ def transcript_of(folder: Path) -> Transcript:
     if folder not in _transcripts:
         _transcripts[folder] = Transcript(folder)
     return _transcripts[folder]
+
+
+def opened() -> list[Transcript]:
+    """The transcripts that checks of this process have asked."""
+    return list(_transcripts.values())
 
 
 def close_all() -> None:

@@ -23,11 +23,17 @@ _COLUMNS = {
     "pci.bus_id": "pci/pci_bus_id", "gpu_bus_id": "pci/pci_bus_id", "memory.total": "fb_memory_usage/total",
     "mig.mode.current": "mig_mode/current_mig", "ecc.errors.uncorrected.volatile.total": "query.ecc",
     "serial": "serial", "persistence_mode": "persistence_mode", "compute_cap": "query.compute_cap",
-    "power.limit": "query.power_limit", "power.default_limit": "query.power_limit",
+    "power.limit": "gpu_power_readings/current_power_limit",
+    "power.default_limit": "gpu_power_readings/default_power_limit",
     "compute_mode": "compute_mode",
     "clocks.applications.memory": "applications_clocks/mem_clock",
     "clocks.applications.graphics": "applications_clocks/graphics_clock",
 }  # fmt: skip
+# Where a document has a value elsewhere: in that of older drivers, or the capture is of the column alone.
+_ELSEWHERE = {
+    "gpu_power_readings/current_power_limit": ("power_readings/power_limit", "query.power_limit"),
+    "gpu_power_readings/default_power_limit": ("power_readings/default_power_limit", "query.power_limit"),
+}
 _GROUP = frozenset(
     [
         "from",
@@ -48,6 +54,7 @@ _GROUP = frozenset(
         "programs",
     ]
 )
+_GPU_FOLDERS = ("/sys/bus/pci/devices", "/proc/driver/nvidia/gpus")
 _TOP = frozenset(["machine", "shows", "system", "sources", "values", "plan", "composed"])
 # Beside the transcripts: named groups of what every machine of a kind has. They count as composed.
 COMPOSED = "composed.yml"
@@ -68,7 +75,10 @@ class Output:
 
 @dataclass
 class Values:
-    """machine: the instance type. counts: source → [values, of them composed]; plan: sections of the plan for it."""
+    """machine: the instance type. plan: sections of the plan for it.
+
+    origins: each value that the machine shows → whether it is composed; a later group overrides an earlier one.
+    """
 
     machine: str
     shows: str
@@ -87,15 +97,62 @@ class Values:
     units: dict[str, dict[str, str]] = field(default_factory=dict)
     gpus: list[dict[str, Any]] | None = None
     sources: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    gpus_sourced: bool = False
-    composed: set[str] = field(default_factory=set)
-    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    origins: dict[str, bool] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
         """The part of the values that has a source, 0 to 1."""
-        total = sum(number for number, _ in self.counts.values())
-        return 1 - sum(composed for _, composed in self.counts.values()) / total if total else 0.0
+        return 1 - sum(self.origins.values()) / len(self.origins) if self.origins else 0.0
+
+    @property
+    def gpus_sourced(self) -> bool:
+        """Whether no value in `nvidia-smi -q -x` is composed."""
+        return self.gpus is not None and not self._composed_part("gpu:")
+
+    def _composed_part(self, *beginnings: str) -> bool:
+        return any(composed and subject.startswith(beginnings) for subject, composed in self.origins.items())
+
+    def is_composed(self, command: str, paths: list[str]) -> bool:
+        """Whether something in the answer to a command was composed. paths: in the command, also with patterns."""
+        if command in self.origins:
+            return self.origins[command]
+        if command.startswith("nvidia-smi"):
+            return self._smi_is_composed(command)
+        if self.origins.get(command.partition(" ")[0] + " *"):
+            return True
+        composed = [subject for subject, made in self.origins.items() if made]
+        words = set(re.findall(r"[\w.@+-]+", command))
+        return any(
+            subject in words
+            or subject.removesuffix(".service") in words
+            or any(self._concerns(path, subject) for path in paths)
+            for subject in composed
+        )
+
+    def _concerns(self, path: str, subject: str) -> bool:
+        """Whether an answer about a path, or a pattern of paths, shows something of a subject."""
+        if subject.startswith("entries of "):
+            folder = subject.removeprefix("entries of ")
+            seen = any(fnmatch.fnmatchcase(known, path) for known in (*self.files, *self.links))
+            return path == folder or (path.startswith(f"{folder}/") and ("*" in path or not seen))
+        pairs = zip(path.strip("/").split("/"), subject.strip("/").split("/"), strict=False)
+        return subject.startswith("/") and all(
+            fnmatch.fnmatchcase(one, other) or fnmatch.fnmatchcase(other, one) for one, other in pairs
+        )
+
+    def _smi_is_composed(self, command: str) -> bool:
+        if command.startswith("nvidia-smi topo"):
+            return self._composed_part("topology", "gpu:count")
+        if command.startswith("nvidia-smi nvlink"):
+            return self._composed_part("nvlink", "gpu:count")
+        if command == "nvidia-smi -L":
+            return self._composed_part("gpu:product_name", "gpu:mig_devices", "gpu:count")
+        if command.startswith("nvidia-smi --query-gpu="):
+            columns = command.partition("=")[2].split()[0].split(",")
+            paths = [_COLUMNS[column] for column in columns if column in _COLUMNS]
+            found = [other for path in paths for other in (path, *_ELSEWHERE.get(path, ()))]
+            return any(self.origins.get(f"gpu:{path}") for path in found) or self._composed_part("gpu:count")
+        return not self.gpus_sourced
 
     def output(self, command: str) -> Output | None:
         """The answer to a whole command; None where the transcript has none."""
@@ -183,7 +240,9 @@ class Values:
         for index, gpu in enumerate(self.gpus):
             cells = []
             for column in words[0].partition("=")[2].split(","):
-                value = str(index) if column == "index" else gpu.get(_COLUMNS.get(column, ""))
+                path = _COLUMNS.get(column, "")
+                value = str(index) if column == "index" else gpu.get(path)
+                value = value or next((gpu[other] for other in _ELSEWHERE.get(path, ()) if other in gpu), None)
                 if column == "driver_version":
                     value = gpu.get("driver_version")
                 if value is None:
@@ -241,9 +300,7 @@ class _Made:
     def add(self, group: Mapping[str, Any]) -> None:
         values, source = self.values, str(group["from"])
         composed = "composed" in values.sources[source]
-        count = sum(_leaves(part) for name, part in group.items() if name != "from")
-        before = values.counts.get(source, (0, 0))
-        values.counts[source] = (before[0] + count, before[1] + (count if composed else 0))
+        values.origins.update((subject, composed) for subject in _subjects(group))
         for key in ("files", "links"):
             getattr(values, key).update(group.get(key, {}))
         values.listed.update(group.get("listed", ()))
@@ -264,11 +321,8 @@ class _Made:
             values.programs.add(program)
         if "gpus" in group:
             self._gpus(group["gpus"])
-            values.gpus_sourced |= not composed
         self.topology = group.get("topology", self.topology)
         self.nvlink.update(group.get("nvlink", {}))
-        if composed:
-            values.composed.update(_subjects(group))
 
     def _packages(self, group: Mapping[str, Any]) -> None:
         packages = dict(group.get("packages", {}))
@@ -320,6 +374,8 @@ class _Made:
         ]
         for number, gpu in enumerate(self.values.gpus):
             address = str(gpu["pci/pci_bus_id"])[4:].lower()
+            if "pci/pci_bus_id" not in {**self.gpu["common"], **each[number]}:
+                self.values.origins |= {f"{folder}/{address}": True for folder in _GPU_FOLDERS}
             if "pci_id" in self.gpu:
                 self._pci(f"{address} 0x10de 0x{self.gpu['pci_id']} 0x030200 nvidia")
             if self.gpu.get("proc"):
@@ -430,16 +486,22 @@ def _elements(tree: Mapping[str, Any]) -> Iterator[str]:
             yield f"<{name}>{text}</{name}>"
 
 
-def _leaves(part: Any) -> int:
-    if isinstance(part, Mapping):
-        return sum(_leaves(value) for value in part.values())
-    if isinstance(part, list):
-        return sum(_leaves(value) for value in part)
-    return 1
-
-
 def _subjects(group: Mapping[str, Any]) -> Iterator[str]:
-    """What a group gives, in words by which an answer's origin is found."""
-    for key in ("files", "links", "commands", "units", "packages", "rdma"):
+    """What a group gives: each value once, in words by which an answer's origin is found."""
+    for key in ("files", "links", "commands", "nodes", "absent", "programs"):
         yield from group.get(key, ())
-    yield from (f"gpu:{path}" for path in group.get("gpus", {}).get("common", ()))
+    yield from (f"entries of {folder}" for folder in group.get("listed", ()))
+    yield from (name for name in group.get("packages", ()) if name != "complete")
+    yield from (unit for unit in group.get("units", ()))
+    yield from (f"/sys/bus/pci/devices/{row.split()[0]}" for row in group.get("pci", ()))
+    yield from (f"/sys/class/infiniband/{name}" for name in group.get("rdma", ()))
+    if "held" in group:
+        yield "apt-mark showhold"
+    if "topology" in group:
+        yield "topology"
+    yield from (f"nvlink:{name}" for name in group.get("nvlink", ()))
+    gpus = group.get("gpus", {})
+    yield from (f"gpu:{path}" for part in (gpus.get("common", {}), *gpus.get("each", ())) for path in part)
+    yield from (f"gpu:{key}" for key in ("driver", "cuda", "count", "attached") if key in gpus)
+    if gpus.get("proc"):
+        yield "/proc/driver/nvidia/gpus"

@@ -123,6 +123,37 @@ def test_share_is_that_of_values_with_a_source(make: Callable[..., transcript.Tr
     assert machine.is_sourced("apt-mark showhold") and not machine.is_sourced("cat /etc/x")
 
 
+@pytest.mark.parametrize(
+    ("made", "command", "sourced"),
+    [
+        # One composed value in a document makes a verdict about the document one about a replica.
+        ({"gpus": {"common": {"fabric/state": "Completed"}}}, "nvidia-smi -q -x", False),
+        ({"gpus": {"common": {"product_name": "NVIDIA L4"}}}, "nvidia-smi -q -x", True),  # overridden by the capture
+        ({"gpus": {"common": {"fabric/state": "Completed"}}}, "nvidia-smi -L", True),
+        ({"topology": "NV18"}, "nvidia-smi topo -m", False),
+        ({"nodes": {"/dev/nvidia0": 666}}, "stat -c %a /dev/nvidia*", False),
+        ({"nodes": {"/dev/nvidia0": 666}}, "cat /sys/module/efa/version", True),
+        ({"pci": ["0000:00:1e.0 0x10de 0x2237 0x030200 nvidia"]}, "cat /sys/bus/pci/devices/*/vendor", False),
+        ({"listed": ["/etc/cdi"]}, "ls /etc/cdi", False),
+        ({"listed": ["/sys/module/efa"]}, "cat /sys/module/efa/version", True),
+        ({"listed": ["/sys/module/efa"]}, "test -e /sys/module/efa/taint", False),
+        ({"absent": ["/etc/nccl.conf"]}, "test -e /etc/nccl.conf", False),
+        ({"units": {"a.service": {"ActiveState": "active"}}}, "systemctl is-active a", False),
+        ({"rdma": {"rdmap0s6": "efa"}}, "readlink /sys/class/infiniband/*/device/driver", False),
+    ],
+)
+def test_an_answer_is_sourced_where_nothing_in_it_is_composed(
+    make: Callable[..., transcript.Transcript], made: dict[str, object], command: str, sourced: bool
+) -> None:
+    common = {"product_name": "NVIDIA L40S", "pci/pci_bus_id": "00000000:30:00.0"}
+    capture = {
+        "gpus": {"driver": "595.91.07", "count": 1, "common": common},
+        "files": {"/sys/module/efa/version": "3\n"},
+    }
+    machine = make({"from": "made", **made}, {"from": "capture", **capture})
+    assert machine.is_sourced(command) is sourced
+
+
 def test_gpus_are_written_once_and_shown_as_nvidia_smi_does(make: Callable[..., transcript.Transcript]) -> None:
     mig = [{"profile": "1g.10gb", "uuid": "MIG-1", "gpu_instance_id": 3}]
     common = {"product_name": "NVIDIA A<1>", "fabric/state": "N/A", "mig_devices": mig}
