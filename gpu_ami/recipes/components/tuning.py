@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_ami.recipes.facts import Row, Sources
+from gpu_ami.recipes.facts import Row, Sources, at_least
 from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext
 from validator.plan_document import Tuning
 from validator.schema import Flag, Keys, MapOf, Text
@@ -12,11 +12,15 @@ from validator.schema import Flag, Keys, MapOf, Text
 _PROFILE = r"\d+g\.\d+gb(\+[a-z.]+)?"
 
 
-def _section(context: ResolveContext, _versions: Assignment, sources: Sources) -> Tuning | None:
+def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> Tuning | None:
     if "tuning" not in context.values:
         return None
     asked, facts = context.section("tuning"), context.facts.tuning
     names = [gpu.row["name"] for gpu in context.gpus] if asked.get("clocks", True) else []
+    end, driver = facts["clocks_end_before"], str(versions.get("nvidia_driver") or "")
+    if names and driver and at_least(driver, end["driver"]):
+        sources.note(f"driver {driver} has no application clocks, as none from R{end['driver']} on: none are set")
+        names = []
     known = {name: facts["clocks"][name] for name in names if name in facts["clocks"]}
     for name, row in known.items():
         sources.add(f"clocks of {name}", row)
