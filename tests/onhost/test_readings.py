@@ -141,6 +141,28 @@ def test_what_mig_mode_excludes_is_not_unknown(mode: str, rows: str, unknown: di
     assert set(found) == set(unknown), found
 
 
+# influxdata/telegraf, testdata quadro-p400.xml and gtx-1070-ti.xml: boards without a power sensor, and without ECC.
+@pytest.mark.parametrize(
+    ("ecc", "draw", "unknown"),
+    [
+        ("N/A", "N/A", []),
+        ("", "N/A", []),
+        ("Enabled", "N/A", ["gpu_power_readings/power_draw"]),
+        ("N/A", "Unknown Error", ["gpu_power_readings/power_draw"]),
+        ("N/A", "", ["gpu_power_readings/instant_power_draw"]),
+    ],
+)
+def test_a_board_without_a_power_sensor_is_not_unknown(ecc: str, draw: str, unknown: list[str]) -> None:
+    mode = f"<ecc_mode><current_ecc>{ecc}</current_ecc></ecc_mode>"
+    text = (
+        MIG.format(mode="Disabled", rows="N/A", sram=0)
+        .replace("67.03 W", draw)
+        .replace("N/A</gpu_util>", "0 %</gpu_util>")
+    )
+    gpu = ElementTree.fromstring(text.replace("</uuid>", f"</uuid>{mode}"))
+    assert [path for path in readings.unknown_values(gpu) if "power" in path] == unknown
+
+
 @pytest.mark.parametrize(
     ("architecture", "ecc", "required"),
     [
@@ -249,6 +271,9 @@ NONE_UP = "NVML: Unable to retrieve NVLink information as all links are inActive
             {1: "1 of 2 NVLinks are active"},
         ),
         ("", {}),
+        # One GPU of several in MIG mode, one without NVLink: neither shows links, and neither is a fault.
+        (_states(UP, "Nvlink queries are not supported for Devices in MIG mode"), {}),
+        (_states("Device does not have or support Nvlink", UP), {}),
     ],
 )
 def test_inactive_links(printed: str, faults: dict[int, str]) -> None:

@@ -12,7 +12,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any, Optional, Union
 
 KNOWN, ABSENT, UNKNOWN = "known", "absent", "unknown"
@@ -143,6 +143,7 @@ def row_remapper(architecture: str, virtualization: str = "", ecc: str = "") -> 
     return architecture not in ("",) + _WITHOUT_ROW_REMAPPER
 
 
+_POWER = ("power_readings/power_draw", "gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw")
 # What every GPU of a data centre has, passed through to the machine. Of groups, one path is enough.
 _REQUIRED = (
     (("product_name",), read_word),
@@ -154,10 +155,7 @@ _REQUIRED = (
     (("clocks/graphics_clock",), read_number),
     (("clocks/sm_clock",), read_number),
     (("clocks/mem_clock",), read_number),
-    (
-        ("power_readings/power_draw", "gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw"),
-        read_number,
-    ),
+    (_POWER, read_number),
 )
 _UTILIZATION = ((("utilization/gpu_util",), read_number), (("utilization/memory_util",), read_number))
 _REMAPPED = (
@@ -194,11 +192,19 @@ def unknown_values(gpu: Any) -> dict[str, str]:
         if any(excluded_by_mode(gpu, path) for path in paths):
             continue
         readings = {path: read(gpu.findtext(path)) for path in paths}
+        if paths is _POWER and _measures_no_power(gpu, readings.values()):
+            continue
         covered = any(path == found or path.startswith(found + "/") for path in paths for found in unknown)
         if not covered and not any(reading.state == KNOWN for reading in readings.values()):
             shown = next((path for path, reading in readings.items() if reading.text), paths[-1])
             unknown[shown] = readings[shown].text
     return unknown
+
+
+def _measures_no_power(gpu: Any, draws: Iterable[Reading]) -> bool:
+    """Whether a board has no sensor of its power: a display board, without ECC memory (Quadro P400, GTX 1070 Ti)."""
+    absent = [reading for reading in draws if reading.text]
+    return bool(absent) and all(r.state == ABSENT for r in absent) and read_word(gpu.findtext(_ECC)).state != KNOWN
 
 
 def mig_enabled(gpu: Any) -> bool:
@@ -302,6 +308,9 @@ _LINK_ERRORS = frozenset(
 _LINK_BER, BER_LIMIT = ("effective ber", "symbol ber"), 1e-12
 _LINK_LINE = re.compile(r"^\s*Link (\d+): (?:([A-Za-z][^:]*): )?(\S.*?)\s*$")
 _LINK_HEADING = re.compile(r"^GPU (\d+): ")
+# In place of its links: `Nvlink queries are not supported for Devices in MIG mode` (H100 and H200 with 590.48.01),
+# `Device does not have or support Nvlink` (L40S with 595.80; public captures of nvidia_gpu_exporter).
+_NO_LINKS = re.compile(r"not supported for devices in MIG mode|not have or support nvlink", re.IGNORECASE)
 
 
 class LinkCounter:
@@ -358,6 +367,8 @@ def inactive_links(*printed: str) -> dict[int, str]:
             if heading:
                 gpu = int(heading.group(1))
                 headed.add(gpu)
+            elif gpu is not None and _NO_LINKS.search(line):
+                headed.discard(gpu)
             elif row and gpu is not None:
                 down = row.group(3).strip("<>").lower() == "inactive"
                 (inactive if down else active).setdefault(gpu, set()).add(int(row.group(1)))
