@@ -210,7 +210,7 @@ def _sections(tree: Tree, words: str, sections: dict[str, tuple[str, ...]]) -> T
 
 
 def _settings(words: list[str], root: str, own: str) -> str:
-    from . import settings
+    from . import query, settings
 
     driver.check_versions(root, own)
     gpus = driver.gpus(root)
@@ -219,7 +219,12 @@ def _settings(words: list[str], root: str, own: str) -> str:
     asked = settings.read_setting(words)
     if asked is None or asked[3]:
         raise driver.Failure("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n", 1)
-    return settings.apply(asked[0], asked[1], driver.select(gpus, asked[2]))
+    chosen = driver.select(gpus, asked[2])
+    if asked[0] in ("clocks", "reset_clocks") and driver.branch(own) >= query.NO_APPLICATION_CLOCKS:
+        # As a board without them answers (sasha0552/nvidia-pstated#6); the words of such a driver are not established.
+        lines = ["Setting applications clocks is not supported for GPU " + gpu.bus_id + ".\n" for gpu in chosen]
+        return "".join(line + "Treating as warning and moving on.\n" for line in lines) + "All done.\n"
+    return settings.apply(asked[0], asked[1], chosen)
 
 
 def _links(words: list[str], root: str, own: str) -> str:

@@ -133,6 +133,12 @@ def branch(version: str) -> int:
     return int(version.partition(".")[0])
 
 
+def is_of_2026(version: str) -> bool:
+    """Whether it prints what came in 2026: 580.173.02 (a GB200) and 595.91.07 do, 580.105.08 and 590.48.01 do not."""
+    number = tuple(int(part) for part in version.split(".")[:2])
+    return branch(version) >= 595 or (580, 173) <= number < (581, 0)
+
+
 def schema(version: str) -> str:
     """Name of the layout of `-q -x`."""
     return next(name for first, name in SCHEMAS if branch(version) >= first)

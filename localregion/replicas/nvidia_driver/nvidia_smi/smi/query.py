@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import settings
+from . import driver, settings
 from .driver import Failure
 
 TYPE_CHECKING = False  # importing typing alone is a tenth of the start-up
@@ -45,6 +45,10 @@ _REASONS = (
 )
 
 
+# What NVML prints in place of a value that a driver has given up, and the first driver without application clocks:
+# captures of H100 and H200 with 590.48.01, an L40S with 595.80, an RTX 2080 with 610.57.04.
+DEPRECATED = "Requested functionality has been deprecated"
+NO_APPLICATION_CLOCKS = 590
 # A GPU in MIG mode has none of these.
 _UTILIZATIONS = ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa")
 
@@ -117,7 +121,7 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
         "temperature.memory": (now.temperature_memory, ""),
         "power.management": ("Enabled", ""),
         "power.draw": (_watts(now.power_draw), "W"),
-        "power.draw.average": (_watts(now.power_draw), "W"),
+        "power.draw.average": (_watts(now.power_draw) if _averages(gpu) else None, "W"),
         "power.draw.instant": (_watts(now.power_draw), "W"),
         "encoder.stats.sessionCount": (0 if gpu.counts_encoders else None, ""),
         "encoder.stats.averageFps": (0 if gpu.counts_encoders else None, ""),
@@ -141,8 +145,9 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
         table["clocks.current." + name] = (clock, "MHz")
         table["clocks.max." + name] = (now.max_clocks[name], "MHz")
     memory, graphics = settings.application_clocks(gpu)
-    table["clocks.applications.memory"] = (memory, "MHz")
-    table["clocks.applications.graphics"] = (graphics, "MHz")
+    given_up = driver.branch(version) >= NO_APPLICATION_CLOCKS
+    table["clocks.applications.memory"] = (DEPRECATED if given_up else memory, "MHz")
+    table["clocks.applications.graphics"] = (DEPRECATED if given_up else graphics, "MHz")
     for reason in _REASONS:
         table["clocks_event_reasons." + reason] = table["clocks_throttle_reasons." + reason] = ("Not Active", "")
     if settings.mig_enabled(gpu):
@@ -162,6 +167,11 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
     return table
 
 
+def _averages(gpu: Gpu) -> bool:
+    """Whether it averages its power: an A100 with 570.148.08 and a T4 with 595.91.07 do not, an L40S does."""
+    return gpu.values.get("architecture") not in ("Volta", "Turing") and "A100" not in gpu.name
+
+
 def _watts(value: float | None) -> str | None:
     return None if value is None else format(value, ".2f")
 
@@ -177,27 +187,28 @@ def remapped_rows(gpu: Gpu) -> Row:
         "remapped_rows.uncorrectable": (0 if known else None, ""),
         "remapped_rows.pending": ("No" if known else None, ""),
         "remapped_rows.failure": ("No" if known else None, ""),
-        "remapped_rows.histogram.max": (_banks(gpu) if known else None, ""),
+        # In MIG mode too (H100 and H200 with 590.48.01).
+        "remapped_rows.histogram.max": (_banks(gpu) if _remaps(gpu) else None, ""),
         **{
-            "remapped_rows.histogram." + part: (0 if known else None, "") for part in ("high", "partial", "low", "none")
+            "remapped_rows.histogram." + part: (0 if _remaps(gpu) else None, "")
+            for part in ("high", "partial", "low", "none")
         },
     }
 
 
-# As an H100 and an H200 show it; of the other boards not verified.
-_HOPPER_BANKS = {"H100 80GB HBM3": 2560, "H200": 3072}
-_HOPPER_MIN_WATTS = 200.0
+# As captures show them; of other boards not verified.
+_BANKS = {"H100 80GB HBM3": 2560, "H200": 3072, "GB300": 5952, "GB200": 3968, "B200": 3840}
+_MIN_WATTS = {**dict.fromkeys(_BANKS, 200.0), "A100": 100.0, "A10G": 100.0, "L40S": 100.0, "T4": 60.0}
 
 
 def _banks(gpu: Gpu) -> int:
-    known = next((banks for part, banks in _HOPPER_BANKS.items() if part in gpu.name), None)
+    known = next((banks for part, banks in _BANKS.items() if part in gpu.name), None)
     return known or (640 if gpu.nvlink else 192)
 
 
 def _min_watts(gpu: Gpu, limit: float | None) -> float | None:
-    if limit is not None and any(part in gpu.name for part in _HOPPER_BANKS):
-        return _HOPPER_MIN_WATTS
-    return limit and limit / 3
+    known = next((watts for part, watts in _MIN_WATTS.items() if part in gpu.name), None)
+    return known if limit is not None and known is not None else limit and limit / 3
 
 
 # No process runs on these boards, so only the header is printed.
@@ -240,4 +251,6 @@ def _cell(pair: Cell, with_unit: bool) -> str:
     value, unit = pair
     if value is None:
         return "[N/A]"
+    if value == DEPRECATED:
+        return "[" + DEPRECATED + "]"
     return str(value) + (" " + unit if unit and with_unit else "")

@@ -6,7 +6,7 @@ the fabric from R535 on, with the health fields of the branch.
 
 from __future__ import annotations
 
-from . import driver, query, settings
+from . import driver, query, remaining, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,13 +31,15 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
 
     def fact(name: str) -> str:
         value, unit = facts[name]
+        if value == query.DEPRECATED:
+            return query.DEPRECATED
         return _or_na(None if value == "[N/A]" else value, unit)
 
-    return [
+    tree: Tree = [
         ("Product Name", "product_name", gpu.name),
         ("Product Brand", "product_brand", "NVIDIA"),
         ("Product Architecture", "product_architecture", gpu.values.get("architecture", NA)),
-        ("Display Mode", "display_mode", fact("display_mode")),
+        ("Display Mode", "display_mode", query.DEPRECATED if driver.branch(version) >= 580 else fact("display_mode")),
         ("Display Active", "display_active", fact("display_active")),
         ("Persistence Mode", "persistence_mode", fact("persistence_mode")),
         ("Addressing Mode", "addressing_mode", fact("addressing_mode")),
@@ -59,7 +61,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
         (
             "GPU Virtualization Mode",
             "gpu_virtualization_mode",
-            [("Virtualization Mode", "virtualization_mode", "None")],
+            [("Virtualization Mode", "virtualization_mode", "Pass-Through")],  # as instances of EC2 show it
         ),
         *_resets(version),
         (
@@ -80,7 +82,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
                                 ("Current", "current_link_gen", _or_na(now.pcie_gen)),
                                 ("Device Current", "device_current_link_gen", _or_na(now.pcie_gen)),
                                 ("Device Max", "max_device_link_gen", _or_na(now.pcie_gen)),
-                                ("Host Max", "max_host_link_gen", _or_na(now.pcie_gen)),
+                                ("Host Max", "max_host_link_gen", NA),  # of a GPU that is passed through
                             ],
                         ),
                         (
@@ -129,12 +131,15 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
             "ECC Errors",
             "ecc_errors",
             [
-                *((when.capitalize(), when, _ecc(version, when, fact)) for when in ("volatile", "aggregate")),
-                *_repairs(version, fact),
+                *(
+                    (when.capitalize(), when, _ecc(version, gpu.values.get("architecture", ""), when, fact))
+                    for when in ("volatile", "aggregate")
+                ),
+                *_repairs(version, gpu, fact),
             ],
         ),
-        ("Retired Pages", "retired_pages", [(title, tag, NA) for title, tag in _RETIRED]),
-        ("Remapped Rows", "remapped_rows", _remapped(gpu)),
+        ("Retired Pages", "retired_pages", _retired(gpu)),
+        ("Remapped Rows", "remapped_rows", _remapped(gpu, version)),
         (
             "Temperature",
             "temperature",
@@ -158,6 +163,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
         *([("Fabric", "fabric", _fabric(gpu, version))] if driver.branch(version) >= 535 else []),
         ("Processes", "processes", []),
     ]
+    return remaining.fill(tree, gpu, version)
 
 
 def _reasons(version: str) -> tuple[str, str, Tree]:
@@ -211,32 +217,50 @@ def _pci_address(version: str, fact: Callable[[str], str]) -> Tree:
     return [(title, tag, fact("pci." + name)[2 if _is_v13(version) else 0 :]) for title, tag, name in rows]
 
 
-def _ecc(version: str, when: str, fact: Callable[[str], str]) -> Tree:
-    rows = _V13_ECC if _is_v13(version) else _V12_ECC
+def _ecc(version: str, architecture: str, when: str, fact: Callable[[str], str]) -> Tree:
+    """A T4 with 595.91.07 still counts uncorrectable errors of SRAM together."""
+    split = _is_v13(version) and architecture not in ("Volta", "Turing")
+    rows = _V13_ECC if split else _V12_ECC
     counters: Tree = [
         (title, tag, fact("ecc.errors." + kind + "." + when + "." + place)) for title, tag, place, kind in rows
     ]
-    if _is_v13(version) and when == "aggregate":
+    if split and when == "aggregate":
         known = fact("ecc.errors.uncorrected.aggregate.sram") != NA
         counters.append(("SRAM Threshold Exceeded", "sram_threshold_exceeded", "No" if known else NA))
     return counters
 
 
-# From Turing on pages are not retired; rows are remapped.
-_RETIRED = (("Pending Page Blacklist", "pending_blacklist"), ("Pending Retirement", "pending_retirement"))
+def _retired(gpu: Gpu) -> Tree:
+    """From Ampere on pages are not retired; rows are remapped."""
+    retires = gpu.values.get("architecture") in ("Volta", "Turing")
+    count, pages, flag = ("0", "", "No") if retires else (NA, NA, NA)
+    causes = (("Single Bit ECC", "multiple_single_bit_retirement"), ("Double Bit ECC", "double_bit_retirement"))
+    rows: Tree = [
+        (title, tag, [("Count", "retired_count", count), ("Pages", "retired_pagelist", pages)]) for title, tag in causes
+    ]
+    rows += [("Pending Page Blacklist", "pending_blacklist", flag), ("Pending Retirement", "pending_retirement", flag)]
+    return rows
 
 
 _REPAIRS = (
-    ("Channel Repair Pending", "channel_repair_pending", 580),
-    ("TPC Repair Pending", "tpc_repair_pending", 580),
-    ("Unrepairable Memory", "unrepairable_memory", 590),
+    ("Channel Repair Pending", "channel_repair_pending", True),
+    ("TPC Repair Pending", "tpc_repair_pending", True),
+    ("Unrepairable Memory", "unrepairable_memory", False),
 )
 
 
-def _repairs(version: str, fact: Callable[[str], str]) -> Tree:
-    """As 580.95.05 and an RTX PRO 6000 show them; unrepairable memory came with CUDA 13.1 (nvml.h)."""
+def _repairs(version: str, gpu: Gpu, fact: Callable[[str], str]) -> Tree:
+    """As 580.95.05 and an RTX PRO 6000 show them. A GB200 with 580.173.02 has unrepairable memory, a B200 with
+    580.105.08 has not, an L40S with 595.91.07 has no value of it, and a T4 none of the elements."""
+    if gpu.values.get("architecture") in ("Turing", "Volta"):
+        return []
     known = "No" if fact("ecc.mode.current") != NA else NA
-    return [(title, tag, known) for title, tag, first in _REPAIRS if driver.branch(version) >= first]
+    late = driver.branch(version) >= 590 or driver.is_of_2026(version)
+    return [
+        (title, tag, known if early or not gpu.has_encoder else NA)
+        for title, tag, early in _REPAIRS
+        if (early or late) and driver.branch(version) >= 580
+    ]
 
 
 def _resets(version: str) -> Tree:
@@ -279,7 +303,7 @@ def _power(version: str, fact: Callable[[str], str]) -> tuple[str, str, Tree]:
     else:
         drawn = [("Power Draw", "power_draw", fact("power.draw"))]
     limits = (("Current Power Limit", "current_power_limit"), ("Requested Power Limit", "requested_power_limit"))
-    rows: Tree = [("Power State", "power_state", "P0"), *drawn]
+    rows: Tree = [("Power State", "power_state", query.DEPRECATED if driver.branch(version) >= 595 else "P0"), *drawn]
     rows += [(title, tag, fact("power.limit")) for title, tag in limits]
     return ("GPU Power Readings", "gpu_power_readings", [*rows, *_power_limits(fact)])
 
@@ -300,8 +324,8 @@ _HEALTH = (
     ("Route Recovery in progress", "route_recovery_in_progress", 565, NA, "False"),
     ("Route Unhealthy", "route_unhealthy", 565, NA, "False"),
     ("Access Timeout Recovery", "access_timeout_recovery", 565, "False", "False"),
-    ("Incorrect Configuration", "incorrect_configuration", 580, NA, "None"),
-    ("Partition Assigned", "partition_assigned", 595, NA, NA),
+    ("Incorrect Configuration", "incorrect_configuration", 580, NA, NA),
+    ("Partition Assigned", "partition_assigned", 580, NA, NA),
 )
 
 
@@ -324,7 +348,7 @@ def _fabric(gpu: Gpu, version: str) -> Tree:
     health: Tree = [
         (title, tag, (rack if of_rack else board) if known else NA)
         for title, tag, first, board, rack in _HEALTH
-        if driver.branch(version) >= first
+        if driver.branch(version) >= first and (tag != "partition_assigned" or driver.is_of_2026(version))
     ]
     return [*rows, ("Health", "health", health)] if health else rows
 
@@ -363,7 +387,12 @@ def _mig_device(number: int, name: str, now: Readings) -> Tree:
     ]
 
 
-def _remapped(gpu: Gpu) -> str | Tree:
+def _inactive(title: str, tag: str, version: str) -> Tree:
+    is_known = driver.is_of_2026(version)
+    return [("Inactive " + title + " Error", "remapped_row_" + tag + "_inactive", "0")] if is_known else []
+
+
+def _remapped(gpu: Gpu, version: str) -> str | Tree:
     rows = query.remapped_rows(gpu)
 
     def row(name: str) -> str:
@@ -374,7 +403,9 @@ def _remapped(gpu: Gpu) -> str | Tree:
         return NA
     return [
         ("Correctable Error", "remapped_row_corr", row("correctable")),
+        *_inactive("Correctable", "corr", version),
         ("Uncorrectable Error", "remapped_row_unc", row("uncorrectable")),
+        *_inactive("Uncorrectable", "unc", version),
         ("Pending", "remapped_row_pending", row("pending")),
         ("Remapping Failure Occurred", "remapped_row_failure", row("failure")),
         (
