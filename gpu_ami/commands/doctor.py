@@ -70,7 +70,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.region import provider
 
     local = provider()
-    findings = [_packer() if each.name == "packer" else each for each in local.prerequisites()]
+    findings = [_packer() if each.name == "packer" else each for each in local.prerequisites()] + [_facts()]
     lines = [f"{'ok     ' if each.ok else 'MISSING'} {each.name:24} {each.found}" for each in findings]
     missing = [each for each in findings if not each.ok]
     lines += ["", *(f"{each.name} ({each.needed_for}): {each.remedy}" for each in missing)] if missing else []
@@ -103,6 +103,7 @@ def _place(args: argparse.Namespace) -> Outcome:
         if args.policy
         else sharing.examine_default(place, image)
     )
+    findings.append(preflight.ok("facts", _facts(plan).found))
     lines = [*map(str, findings), "", preflight.summary(findings)]
     return Outcome("\n".join(lines), [asdict(finding) for finding in findings], preflight.exit_code(findings))
 
@@ -133,6 +134,19 @@ def _sets_imds_v2() -> bool:
         return packer.Packer.find().has_plugins
     except GpuAmiError:
         return True
+
+
+def _facts(plan: PlanDocument | None = None) -> Prerequisite:
+    """The age of the facts: of a plan's rows, or of all."""
+    import datetime
+
+    from gpu_ami.recipes import load_facts
+    from gpu_ami.recipes.facts import fact_queries
+    from gpu_ami.region import Prerequisite
+
+    rows = plan["sources"] if plan else [row for _, row in load_facts().rows()]
+    shown = fact_queries.age((str(row["date"]) for row in rows), datetime.date.today())
+    return Prerequisite("facts", True, shown, "gpu-ami facts refresh", "every build")
 
 
 def _packer() -> Prerequisite:

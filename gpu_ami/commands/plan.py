@@ -35,9 +35,6 @@ examples:
 """
 
 
-_OLD_DAYS = 60
-
-
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "plan", help="resolve a recipe into plan.json", description="Resolves a recipe into a plan.", epilog=_EPILOG
@@ -122,7 +119,7 @@ def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome
         out_lock.hold(out)
         written = plan.write(out, place)
         dates = [row["date"] for row in plan.document["sources"]]
-        progress.note(f"facts: {fact_queries.age(dates, _OLD_DAYS, datetime.date.today())}")
+        progress.note(f"facts: {fact_queries.age(dates, datetime.date.today())}")
     notes = [f"note: {note}" for note in [*plan.document["notes"], *_not_built_here(plan, args.where)]]
     system = plan.document["os"]
     notes.append(f"support: {support_of(facts_of(recipe), system['id'], system['version'])}")

@@ -86,8 +86,10 @@ def _neuron_kernel(context: ResolveContext, versions: Mapping[str, str], sources
 
 
 def remark_found(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
-    """Notes on an image as it is found: support that has ended, networks, Neuron's kernels."""
+    """Notes on an image as it is found: support that has ended, security bulletins, networks, Neuron's kernels."""
     _ended(context, versions, sources)
+    for note in advisory_notes(context, versions):
+        sources.note(note)
     _network(context, versions, sources)
     _neuron_kernel(context, versions, sources)
 

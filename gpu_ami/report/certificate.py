@@ -8,6 +8,7 @@ Schema gpu-ami/certificate/2 (docs/schemas/certificate.json).
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from gpu_ami import __version__
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, write_json, write_text
 from gpu_ami.recipes import components
+from gpu_ami.recipes.facts import fact_queries
 from gpu_ami.report import templating
 from gpu_ami.report.document import (
     COMES_BACK,
@@ -346,8 +348,20 @@ def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
         lines.append(f"real GPUs: {simulated}, and no real GPU has failed")
     lines += [f"the vendor's own package of {name}: a replica was installed instead" for name in replicas]
     lines += [f"{name}: planned, installed by no role of this image" for name in _planned_only(report)]
+    lines += facts_lines(report)
     lines += [f"noted in the plan: {note}" for note in report.notes]
     return [*lines, *NOT_COVERED]
+
+
+def facts_lines(report: Report) -> list[str]:
+    """From when the facts of the plan are, on the day of the proof."""
+    sources = report.plan.get("sources")
+    rows = sources if isinstance(sources, list) else []
+    dates = [str(row["date"]) for row in rows if isinstance(row, Mapping) and "date" in row]
+    if not dates:
+        return []
+    age = fact_queries.age(dates, datetime.date.fromisoformat(report.finished[:10]))
+    return [f"what was released since the facts were read: {age}"]
 
 
 def as_found_lines(report: Report) -> list[str]:

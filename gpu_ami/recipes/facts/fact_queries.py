@@ -52,7 +52,10 @@ def stale(facts: Facts, days: int, today: datetime.date) -> list[Answer]:
     ]
 
 
-def age(dates: Iterable[str], days: int, today: datetime.date) -> str:
+OLD_DAYS = 60
+
+
+def age(dates: Iterable[str], today: datetime.date, days: int = OLD_DAYS) -> str:
     """From when the rows of a plan are, by their dates, and how many were read more than `days` days ago."""
     read = sorted(map(str, dates))
     old = [date for date in read if (today - datetime.date.fromisoformat(date)).days > days]

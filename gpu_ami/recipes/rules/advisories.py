@@ -4,32 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpu_ami.recipes.facts import Row, at_least, branch, parts
+from gpu_ami.recipes.facts import Row, at_least, branch
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 
 SEVERITIES = ("medium", "high", "critical")
 
 
-def open_advisories(context: ResolveContext, component: str, version: str) -> Iterator[tuple[str, Row]]:
-    """Bulletins whose fix a version lacks: what to say of each, and its row. A branch that none names has none."""
-    for row in context.facts.advisories["rows"].values():
+def open_advisories(context: ResolveContext, component: str, version: str) -> Iterator[tuple[str, str, Row]]:
+    """Bulletins whose fix a version lacks: its name in the facts, what to say of it, and its row."""
+    for name, row in context.facts.advisories["rows"].items():
         if row["component"] != component:
             continue
-        fixed = row.get("fixed", {}).get(branch(version))
+        fixed = row["fixed"].get(branch(version))
         if fixed and not at_least(version, str(fixed)):
             fix = f"fixed in {fixed}"
-        elif "last_affected" in row and parts(version) <= parts(str(row["last_affected"])):
-            fix = f"fixed after {row['last_affected']}"
+        elif not fixed and component == "nvidia_driver" and _had_ended(context, version, row):
+            fix = f"fixed in no release of R{branch(version)}, whose support had ended"
         else:
             continue
-        yield f"{context.label(component)} {version}: {row['cve']} ({row['severity']}) is {fix}", row
+        yield name, f"{row['cve']} ({row['severity']}) is {fix}", row
+
+
+def _had_ended(context: ResolveContext, version: str, row: Row) -> bool:
+    """Whether a bulletin names no fix of a driver's branch because the branch had ended: newer branches have one."""
+    of_branch = context.facts.nvidia_drivers["branches"].get(branch(version), {})
+    is_older = int(branch(version)) < max(map(int, row["fixed"]))
+    return is_older and str(of_branch.get("end_of_support", "9999")) < str(row.get("published", ""))
 
 
 def notes(context: ResolveContext, versions: Mapping[str, str]) -> Iterator[str]:
-    """Of all chosen and provided versions."""
+    """Of all chosen and provided versions, one each."""
     for component, version in versions.items():
-        for text, row in open_advisories(context, component, version):
-            yield f"{text} ({row['source']})"
+        lacking = [f"{text} ({name})" for name, text, _ in open_advisories(context, component, version)]
+        if lacking:
+            fixes = (
+                "the fix of a security bulletin" if len(lacking) == 1 else f"fixes of {len(lacking)} security bulletins"
+            )
+            shown = "; ".join(lacking)
+            yield f"{context.label(component)} {version} lacks {fixes}: {shown}: variables/facts/advisories.yml"
 
 
 def advisory_rule(component: str) -> tuple[tuple[str, ...], Rule]:
@@ -37,8 +49,10 @@ def advisory_rule(component: str) -> tuple[tuple[str, ...], Rule]:
 
     def has_fixes(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
         least = context.values.get("refuse_advisories")
-        for text, row in open_advisories(context, component, chosen[component]) if least else ():
+        version = chosen[component]
+        for _, text, row in open_advisories(context, component, version) if least else ():
             if SEVERITIES.index(row["severity"]) >= SEVERITIES.index(str(least)):
-                yield Conflict(f"{component}.version", text, row["source"], (component,))
+                told = f"{context.label(component)} {version}: {text}"
+                yield Conflict(f"{component}.version", told, row["source"], (component,))
 
     return (component,), has_fixes

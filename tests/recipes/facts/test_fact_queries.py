@@ -87,6 +87,6 @@ def test_text_has_a_line_a_value_and_mappings_below_their_key() -> None:
 
 def test_a_plan_says_from_when_its_rows_are() -> None:
     today = datetime.date(2027, 1, 20)
-    assert fact_queries.age(["2026-12-24", "2026-12-02"], 60, today) == "rows of 2026-12-02 to 2026-12-24"
+    assert fact_queries.age(["2026-12-24", "2026-12-02"], today, 60) == "rows of 2026-12-02 to 2026-12-24"
     old = "rows of 2026-11-20 to 2026-12-24; 1 of 2 are older than 60 days: gpu-ami facts refresh"
-    assert fact_queries.age(["2026-12-24", "2026-11-20"], 60, today) == old
+    assert fact_queries.age(["2026-12-24", "2026-11-20"], today) == old

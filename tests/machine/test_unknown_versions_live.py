@@ -1,0 +1,83 @@
+"""Versions without a row in the facts are built and booted in the local region: a copy of this checkout lacks the rows.
+
+The recipe names NVIDIA's newest long-term branch, the toolkit that was made for it, and a system whose AMIs boot kernel
+7.0. Whole run on two processors without KVM: about nine minutes, of which the boot takes five.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpu_ami import process
+from gpu_ami.files import data_root
+
+ROOT = data_root()
+RECIPE = """\
+description: versions that no row of the facts has
+flag: unknown
+os: ubuntu2404
+instance_types: [g6.xlarge]
+
+nvidia_driver: {version: 620.70.06}
+cuda: {version: "13.5"}
+"""
+_LEFT_OUT = (".git", ".venv", "out", "build", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+
+
+def without_rows(root: Path) -> None:
+    """Removes the driver branches from 615 on and CUDA from 13.4 on."""
+    facts = root / "variables" / "facts"
+    for name, key, newest in (("nvidia_drivers", "branches", "610"), ("cuda", "releases", "13.3")):
+        path = facts / f"{name}.yml"
+        table = yaml.load(path.read_text("utf-8"), yaml.BaseLoader)
+        rows = table[key]
+        kept = list(rows)[: list(rows).index(newest) + 1]
+        assert len(kept) < len(rows)
+        table[key] = {name: rows[name] for name in kept}
+        path.write_text(yaml.safe_dump(table, sort_keys=False), "utf-8")
+
+
+def python_of(copy: Path) -> Path:
+    """A virtual environment as this one, in which gpu_ami is the copy."""
+    environment = copy / ".venv"
+    shutil.copytree(sys.prefix, environment, symlinks=True, copy_function=_linked)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    own = [path for path in packages.glob("*.pth") if str(ROOT) in path.read_text("utf-8")]
+    assert own, f"{packages}: expected an editable installation of {ROOT}"
+    for path in own:
+        path.unlink()
+        path.write_text(f"{copy}\n", "utf-8")
+    return environment / "bin" / "python"
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+@pytest.mark.machine
+def test_an_image_of_unknown_versions_is_built_and_boots(tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    without_rows(copy)
+    recipe = copy / "variables" / "recipes" / "unknown.yml"
+    recipe.write_text(RECIPE, "utf-8")
+    out = tmp_path / "out"
+    command = [python_of(copy), "-m", "gpu_ami", "rehearse", "--boot", "unknown", "-o", out]
+    done = process.run(command, timeout=3000, cwd=copy, check=False)
+    plan = json.loads((out / "unknown" / "plan.json").read_text("utf-8"))
+    assert plan["unverified"] == {"nvidia_driver": "620.70.06", "cuda": "13.5"}
+    row = json.loads((out / "unknown" / "rehearsal.json").read_text("utf-8"))
+    assert (done.returncode, row["result"]) == (0, "PASS"), f"{row}\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+    checks = json.loads((out / "unknown" / "report.json").read_text("utf-8"))["hosts"]
+    loaded = [one for host in checks for one in host["checks"] if "loaded_driver" in one["id"]]
+    assert loaded and {one["verdict"] for one in loaded} == {"PASS"}
