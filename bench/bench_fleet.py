@@ -2,9 +2,10 @@
 
 Each host is a port of one sshd on loopback, behind a proxy that adds the round-trip time (both from
 `bench_validator.py`). The hosts use the CPUs of this machine, unlike real hosts, so their CPU time is reported
-separately. Prints one JSON line for each number of hosts; with --dead, one for each failure.
+separately. Prints one JSON line for each number of hosts, with its ratios to the first number of the same run, and what
+each additional host adds to the memory of the process; with --dead, one for each failure.
 
-    python bench/bench_fleet.py                                  # 129 checks, 20 ms
+    python bench/bench_fleet.py                                  # 30 checks, 20 ms
     python bench/bench_fleet.py --hosts 1 64 --repeat 5
     python bench/bench_fleet.py --hosts 64 --dead                # one host refuses, sends nothing, or a command hangs
 """
@@ -137,6 +138,16 @@ def measure(server: Sshd, file: Path, ports: list[int], user: str, repeat: int, 
     return medians | {"verdicts": verdicts(server.folder)}
 
 
+def compared(hosts: int, result: dict[str, Any], least: int, first: dict[str, Any]) -> dict[str, float]:
+    """How a number of hosts compares with the least of the same run."""
+    more = max(1, hosts - least)
+    return {
+        "wall_ratio": round(result["wall_s"] / first["wall_s"], 1),
+        "cpu_ratio": round(result["own_cpu_s"] / first["own_cpu_s"], 1),
+        "mib_each_additional_host": round((result["rss_mib"] - first["rss_mib"]) / more, 2),
+    }
+
+
 def dead_hosts(server: Sshd, checks: int, proxy: DelayProxy, user: str, repeat: int) -> Iterator[dict[str, Any]]:
     """The same hosts with one of them dead in the middle, in three ways."""
     file = server.folder / f"test_{checks}.py"
@@ -153,7 +164,7 @@ def dead_hosts(server: Sshd, checks: int, proxy: DelayProxy, user: str, repeat: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checks", type=int, default=129, help="checks on each host [%(default)s]")
+    parser.add_argument("--checks", type=int, default=30, help="checks on each host [%(default)s]")
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 8, 64, 256], help="numbers of hosts [1 8 64 256]")
     parser.add_argument("--rtt", type=int, default=20, metavar="MS", help="round-trip time in ms [%(default)s]")
     parser.add_argument("--repeat", type=int, default=3, help="runs, of which the median is printed [%(default)s]")
@@ -163,6 +174,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sshd(Path(name)) as server:
         file = server.folder / f"test_{given.checks}.py"
         file.write_text(_CHECKS.format(count=given.checks))
+        first: dict[str, Any] = {}
         for hosts in given.hosts:
             proxy = DelayProxy(server.port, given.rtt / 2000, hosts)
             if given.dead:
@@ -170,7 +182,9 @@ def main() -> None:
                     print(json.dumps({"hosts": hosts} | result), flush=True)
             else:
                 result = measure(server, file, proxy.ports, given.user, given.repeat)
-                print(json.dumps({"hosts": hosts, "checks": given.checks} | result), flush=True)
+                first = first or result
+                ratios = compared(hosts, result, given.hosts[0], first)
+                print(json.dumps({"hosts": hosts, "checks": given.checks} | result | ratios), flush=True)
 
 
 if __name__ == "__main__":
