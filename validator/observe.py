@@ -89,7 +89,7 @@ def _shown(value: Any, most: int = 1500) -> str:
 
 
 # Exceptions with which a check says that the image failed it.
-_ABOUT_THE_IMAGE = ("AssertionError", "Failed", "CommandExpired", "CheckTimeout")
+_ABOUT_THE_IMAGE = ("AssertionError", "Failed", "CommandExpired", "BudgetSpent", "CheckTimeout")
 # The fixtures that a check may use; named when one is misspelt.
 FIXTURES = ("host", "plan", "machine", "cloudwatch", "observe")
 

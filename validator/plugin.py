@@ -117,6 +117,7 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     testinfra.backend.BACKENDS |= {"ssh": _BACKEND, "image": _IMAGE_BACKEND, "transcript": _TRANSCRIPT_BACKEND}
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
+    backend.DEFAULTS.host_seconds = config.getoption("host_deadline")
     backend.DEFAULTS.proxy_command = config.getoption("proxy_command")
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
     backend.DEFAULTS.connect_timeout = config.getoption("connect_timeout")

@@ -71,6 +71,8 @@ def add_options(parser: pytest.Parser) -> None:
         "--arrival-seconds", type=float, default=900.0, help="seconds within which metrics must arrive [%(default)s]"
     )
     group.addoption("--command-deadline", type=float, default=120.0, help="seconds for each command [%(default)s]")
+    text = "seconds that all answers of a host may take [%(default)s]"
+    group.addoption("--host-deadline", type=float, default=backend.DEFAULTS.host_seconds, help=text)
     group.addoption("--check-deadline", type=float, default=1200.0, help="seconds for each check [%(default)s]")
     group.addoption(
         "--roles-path", metavar="DIR", type=Path, action="append", default=[], help="roles, for their footprint.yml"

@@ -4,6 +4,7 @@ ssh                  SSH connections
 known_hosts          host keys that the user knows, as OpenSSH reads them
 target               address, user, port and key of a host, with its options in ~/.ssh/config
 errors               errors of connections and commands
+budget               what one host may send, and be waited for, in a run
 shell                one long-lived `sh` that runs batches of commands; constants of a run are asked once
 image_files          the files of an image instead of a host (tier T0)
 cage                 the only way in which a program of an image runs here; a program itself

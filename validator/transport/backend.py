@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 from testinfra.backend import base
 
 from validator.deadline import CheckTimeout
+from validator.transport.budget import TOTAL_SECONDS, Budget
+from validator.transport.errors import BudgetSpent, HostGivenUp
 from validator.transport.image_files import Entered, Image, enter
 from validator.transport.shell import Answer, Command, NotRoot, Shell
 from validator.transport.ssh import (
@@ -45,6 +47,7 @@ class Defaults:
     """Settings of the command line for all hosts; `validator/plugin.py` sets them."""
 
     command_deadline: float = 120.0
+    host_seconds: float = TOTAL_SECONDS
     known_hosts: Path | None = None
     connect_timeout: float = 15.0
     proxy_command: str = ""
@@ -73,6 +76,7 @@ class HostLink:
 
     def __init__(self, target: Target | Image) -> None:
         self.target = target
+        self.budget = Budget(seconds=DEFAULTS.host_seconds)
         self.fault: TransportFault | None = None
         self.reconnects = 0
         self.rounds = 0
@@ -169,6 +173,11 @@ class HostLink:
             self._reconnect(dropped)
             if not resend:
                 raise
+        except BudgetSpent as spent:
+            # The finding of this check; for all others there is no host any more.
+            self.fault = HostGivenUp(str(spent))
+            self._forget()
+            raise
         except CheckTimeout:
             self._end_shell(root)
             raise
@@ -238,7 +247,9 @@ class HostLink:
             return
 
     def _connect(self) -> Connection | Entered:
-        return enter(self.target) if isinstance(self.target, Image) else connect(self.target)
+        if isinstance(self.target, Image):
+            return enter(self.target, self.budget)
+        return connect(self.target, self.budget)
 
     def _forget(self) -> None:
         self._shells.clear()

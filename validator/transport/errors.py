@@ -8,8 +8,10 @@ SshError                      (never raised itself)     kind
 │   ├── ConnectionDropped     the connection was closed while it was in use              "dropped"
 │   ├── AuthRefused           the host rejects the key or the user                       "auth"
 │   ├── HostKeyChanged        the host key differs from the recorded one                 "host key changed"
-│   └── KeyFileUnusable       the private key cannot be read                             "key file"
-└── CommandExpired            a command did not complete within its deadline             "deadline"
+│   ├── KeyFileUnusable       the private key cannot be read                             "key file"
+│   └── HostGivenUp           the host's budget is spent: it is asked nothing more       "given up"
+├── CommandExpired            a command did not complete within its deadline             "deadline"
+└── BudgetSpent               the host sent too much, or too slowly (budget.py)          "budget"
 """
 
 from __future__ import annotations
@@ -63,6 +65,10 @@ class KeyFileUnusable(TransportFault):
     kind = "key file"
 
 
+class HostGivenUp(TransportFault):
+    kind = "given up"
+
+
 class CommandExpired(SshError):
     """A command did not complete within its deadline and was killed."""
 
@@ -74,3 +80,9 @@ class CommandExpired(SshError):
         super().__init__(f"command did not complete within {seconds:g} s: {shown}{tail}")
         self.command = command
         self.seconds = seconds
+
+
+class BudgetSpent(SshError):
+    """The host sent more, or answered more slowly, than a host that is asked these questions does."""
+
+    kind = "budget"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from validator.transport import cage
+from validator.transport.budget import Budget
 from validator.transport.errors import TransportFault
 
 _SECTOR = 512
@@ -51,7 +52,7 @@ class Channel:
     """A program in the image. Its input and output use a socket, its standard error a file."""
 
     def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-        self.settimeout, self.sendall, self.recv = sock.settimeout, sock.sendall, sock.recv
+        self.settimeout, self.sendall, self.send, self.recv = sock.settimeout, sock.sendall, sock.send, sock.recv
         self._sock, self._process, self._errors = sock, process, errors
 
     def recv_stderr_ready(self) -> bool:
@@ -75,10 +76,11 @@ class Channel:
 class Entered:
     """An image in which programs can run; used by `validator/transport/shell.py` instead of a Connection."""
 
-    def __init__(self, target: Image, offset: int | None) -> None:
+    def __init__(self, target: Image, offset: int | None, budget: Budget | None = None) -> None:
         self.target = target
         self.execs = 0
         self.alive = True
+        self.budget = budget or Budget()
         self.transport = self
         self._offset = offset
         self._mount = tempfile.mkdtemp(prefix="gpu-ami-image-")
@@ -108,7 +110,7 @@ class Entered:
         shutil.rmtree(self._mount, ignore_errors=True)
 
 
-def enter(image: Image) -> Entered:
+def enter(image: Image, budget: Budget | None = None) -> Entered:
     """Checks once that commands can run in the image. ImageUnusable says why not."""
     path = image.path
     if not path.exists():
@@ -117,7 +119,7 @@ def enter(image: Image) -> Entered:
         raise ImageUnusable(f"{path} can only be entered by root (mounts, namespaces)", "run it with sudo")
     if shutil.which("mount", path=_ENVIRONMENT["PATH"]) is None:
         raise ImageUnusable("mount is not installed", "apt-get install mount")
-    entered = Entered(image, None if path.is_dir() else partition_offset(path))
+    entered = Entered(image, None if path.is_dir() else partition_offset(path), budget)
     channel = entered.open("exec true")
     channel.settimeout(30)
     try:

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING
 
 from validator import remote
 from validator.deadline import CheckTimeout
-from validator.transport.ssh import CommandExpired, Connection, ConnectionDropped, TransportFault
+from validator.transport import budget
+from validator.transport.errors import BudgetSpent, CommandExpired, ConnectionDropped, TransportFault
+from validator.transport.ssh import OUTPUT_BYTES, Connection
 
 if TYPE_CHECKING:
     import paramiko
@@ -73,10 +75,9 @@ def read(output: bytes) -> Mapping[str, Answer]:
 
 
 WORKERS = 4
+_CHUNK = 1 << 16
 _SLACK_SECONDS = 15.0  # after a command's deadline, for the host to kill it and to answer
 _START_SECONDS = 60.0  # of the shell, with what it says of the host (py)
-OUTPUT_BYTES = 64 << 20  # of each output of a command; a command that writes more is killed
-
 _FRAME_BYTES = 4 * OUTPUT_BYTES  # of all outputs of a batch
 _HEADER_BYTES = 16 << 20  # before the outputs: what a login script prints, and the answers to constant commands
 
@@ -119,6 +120,7 @@ class Shell:
         self._ready = False
         self.constants: Mapping[str, Answer] = {}  # of the host (py), once it is ready
         self._busy = False  # a batch is running
+        self._until = time.monotonic() + _START_SECONDS
         self._fault: TransportFault | None = None
         self.root = root
         self._command = "sudo -n sh" if root and connection.target.user != "root" else "sh"
@@ -165,10 +167,10 @@ class Shell:
         self.batches += 1
         self.commands += len(batch)
         patience = max(command.deadline for command in batch) + 1 + _SLACK_SECONDS
+        self._until = time.monotonic() + _longest(batch)
         self._busy = True
         try:
-            self._channel.settimeout(patience)
-            self._channel.sendall(script.encode())
+            self._send(script.encode(), patience)
         except CheckTimeout:
             raise
         except (
@@ -178,6 +180,7 @@ class Shell:
             raise self._dropped(error) from error
         self.wait_until_ready()
         statuses, sizes = self._header(len(batch), patience)
+        self._until = time.monotonic() + _SLACK_SECONDS + budget.answer_seconds(sum(sizes))
         body = self._read(sum(sizes), patience)
         self._busy = False
         return list(self._answers(batch, statuses, sizes, body))
@@ -190,6 +193,23 @@ class Shell:
             with contextlib.suppress(Exception):
                 self.connection.run(f"{as_root}sh -c {shlex.quote(program)}", _END_SECONDS)
         self._channel.close()
+
+    def _send(self, data: bytes, patience: float) -> None:
+        view = memoryview(data)
+        while view:
+            self._channel.settimeout(min(patience, self._left()))
+            view = view[self._channel.send(bytes(view[:_CHUNK])) :]
+
+    def _left(self) -> float:
+        """Seconds until the batch must be over, however alive the host is. BudgetSpent: it must be."""
+        left = self._until - time.monotonic()
+        if left > 0:
+            return left
+        raise BudgetSpent(
+            f"{self.connection.target.name} keeps the connection alive, and does not complete its answer: its commands"
+            " had their deadlines, and what it sends comes at less than"
+            f" {budget.SLOWEST_BYTES_PER_SECOND >> 10} KiB/s"
+        )
 
     def _header(self, count: int, patience: float) -> tuple[list[list[str]], list[int]]:
         self._line_with_mark(time.monotonic() + patience, patience)
@@ -229,7 +249,8 @@ class Shell:
         return b"".join(parts)
 
     def _receive(self, until: float) -> bytes:
-        self._channel.settimeout(max(0.05, until - time.monotonic()))
+        started = time.monotonic()
+        self._channel.settimeout(max(0.05, min(until - started, self._left())))
         try:
             data = self._channel.recv(1 << 18)
         except TimeoutError as error:
@@ -238,8 +259,11 @@ class Shell:
             raise
         except Exception as error:
             raise self._dropped(error) from error
+        finally:
+            self.connection.budget.charge(self.connection.target.name, seconds=time.monotonic() - started)
         if not data:
             raise self._dropped(None)
+        self.connection.budget.charge(self.connection.target.name, bytes=len(data))
         return bytes(data)
 
     def _dropped(self, error: BaseException | None, how: str = "closed the connection") -> ConnectionDropped:
@@ -268,6 +292,11 @@ class Shell:
             answers.append(Answer(rc, body[start:middle], body[middle:end], seconds, expired))
             start = end
         return answers
+
+
+def _longest(batch: Sequence[Command]) -> float:
+    """Seconds after which even a host that runs one after the other, each to its deadline, has answered."""
+    return _START_SECONDS + _SLACK_SECONDS + sum(command.deadline + 1 for command in batch)
 
 
 def _is_number(text: str) -> bool:

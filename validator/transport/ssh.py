@@ -14,8 +14,10 @@ from typing import IO, TYPE_CHECKING
 
 from validator import remote
 from validator.transport import known_hosts
+from validator.transport.budget import Budget
 from validator.transport.errors import (
     AuthRefused,
+    BudgetSpent,
     CommandExpired,
     ConnectionDropped,
     HostKeyChanged,
@@ -51,6 +53,8 @@ __all__ = [
     "bounded", "connect", "parse_url",
 ]  # fmt: skip
 
+OUTPUT_BYTES = 64 << 20  # of each output of a command
+_LINE_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _POLL_SECONDS = 2.0  # paramiko's thread wakes so often when nothing comes; its own 0.1 s costs with many hosts
 _SLACK_SECONDS = 1.0  # after a command's deadline, for the host to kill it and to answer
@@ -79,6 +83,7 @@ class Connection:
     host_key: str  # of the host: "ssh-ed25519 AAAA…"
     stages: dict[str, float]  # seconds: connect, banner (with key exchange), auth
     execs: int = 0
+    budget: Budget = field(default_factory=Budget, repr=False)
     proxy: Proxy | None = field(default=None, repr=False)
     _closed: bool = field(default=False, repr=False)
 
@@ -108,7 +113,8 @@ class Connection:
         """Runs `command` by `sh` and waits until it ends.
 
         Both ends enforce the deadline: `timeout` on the host (it kills the command's process group), a clock here.
-        Raises CommandExpired or a TransportFault. remote_deadline=False: for hosts without coreutils or busybox.
+        Raises CommandExpired, BudgetSpent or a TransportFault.
+        remote_deadline=False: for hosts without coreutils or busybox.
         """
         started = time.monotonic()
         channel = self.open(bounded(command, timeout) if remote_deadline else f"exec sh -c {shlex.quote(command)}")
@@ -126,6 +132,7 @@ class Connection:
             raise self._dropped(error) from error
         finally:
             channel.close()
+            self.budget.charge(self.target.name, seconds=time.monotonic() - started)
         seconds = time.monotonic() - started
         if rc in (124, 137) and seconds >= timeout:
             raise CommandExpired(command, timeout, (out + err)[-500:].decode(errors="replace").strip())
@@ -151,6 +158,9 @@ class Connection:
                     break
                 *lines, pending = (pending + data).split(b"\n")
                 yield from lines
+                if len(pending) > _LINE_BYTES:  # a line without an end is given in parts
+                    yield pending
+                    pending = b""
             if pending:
                 yield pending
             if not self.alive:
@@ -202,15 +212,16 @@ class Connection:
             view = view[sent:]
 
     def _collect(self, channel: paramiko.Channel, command: str, started: float, timeout: float) -> tuple[bytes, bytes]:
-        out: list[bytes] = []
-        err: list[bytes] = []
+        out = _Output(self.target.name, command, self.budget)
+        err = _Output(self.target.name, command, self.budget)
         until = started + timeout + _SLACK_SECONDS
         while True:
-            while channel.recv_stderr_ready():
+            while channel.recv_stderr_ready() and time.monotonic() < until:
                 err.append(channel.recv_stderr(_CHUNK))
             remaining = until - time.monotonic()
             if remaining <= 0:
-                raise CommandExpired(command, timeout, b"".join(out + err)[-500:].decode(errors="replace").strip())
+                tail = (out.content + err.content)[-500:]
+                raise CommandExpired(command, timeout, tail.decode(errors="replace").strip())
             # stderr has no event of its own: read it at least five times a second, so that its pipe does not fill.
             channel.settimeout(min(remaining, 0.2))
             try:
@@ -224,9 +235,9 @@ class Connection:
             out.append(data)
         channel.settimeout(max(0.1, until - time.monotonic()))
         with contextlib.suppress(TimeoutError):
-            while data := channel.recv_stderr(_CHUNK):
+            while time.monotonic() < until and (data := channel.recv_stderr(_CHUNK)):
                 err.append(data)
-        return b"".join(out), b"".join(err)
+        return out.content, err.content
 
     def _exit_status(self, channel: paramiko.Channel, command: str, started: float, timeout: float) -> int:
         if not channel.status_event.wait(max(0.1, started + timeout + _SLACK_SECONDS - time.monotonic())):
@@ -242,6 +253,27 @@ class Connection:
         return ConnectionDropped(f"{self.target.name} closed the connection{why}", hint)
 
 
+class _Output:
+    """What a command has written. BudgetSpent at what is too much for it, or for its host."""
+
+    def __init__(self, name: str, command: str, budget: Budget) -> None:
+        self._name, self._command, self._budget = name, command, budget
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    def append(self, data: bytes) -> None:
+        self._budget.charge(self._name, bytes=len(data))
+        self._bytes += len(data)
+        if self._bytes > OUTPUT_BYTES:
+            most = f"more than {OUTPUT_BYTES >> 20} MiB of output"
+            raise BudgetSpent(f"{self._name}: a command wrote {most}: {self._command[:200]}")
+        self._parts.append(data)
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(self._parts)
+
+
 def bounded(command: str, seconds: float, grace: float = 1.0) -> str:
     """`command` by sh under `timeout` of the host: TERM to its process group, KILL `grace` seconds later."""
     return f"exec timeout -k {grace:g} {seconds:g} sh -c {shlex.quote(command)}"
@@ -251,10 +283,11 @@ def _until_stdin_closes(command: str) -> str:
     return f"exec sh -c {shlex.quote(remote.text('run_while_open'))} sh {shlex.quote(command)}"
 
 
-def connect(where: Target | str, **options: object) -> Connection:
+def connect(where: Target | str, budget: Budget | None = None, **options: object) -> Connection:
     """Opens the connection. A TransportFault says at which stage it failed and why.
 
-    where: a Target or a URL; options: with a URL, other fields of Target.
+    where: a Target or a URL; options: with a URL, other fields of Target. budget: what the host has left of its own, if
+    this is not its first connection.
     """
     import_paramiko()
     import paramiko
@@ -286,7 +319,7 @@ def connect(where: Target | str, **options: object) -> Connection:
             hint = "the program that leads to the host; run it by hand"
             raise HostUnreachable(f"{target.name}: `{proxy_words(target)}` {failed}", hint) from error
         raise
-    return Connection(target, transport, host_key, stages, proxy=proxy)
+    return Connection(target, transport, host_key, stages, budget=budget or Budget(), proxy=proxy)
 
 
 def _open_proxy(target: Target) -> Proxy:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.validator.conftest import Breakable, Sshd, free_port
 from validator.transport import backend
-from validator.transport.errors import CommandExpired, ConnectionDropped, HostRefused
+from validator.transport.budget import TOTAL_BYTES
+from validator.transport.errors import BudgetSpent, CommandExpired, ConnectionDropped, HostGivenUp, HostRefused
 from validator.transport.shell import Command
 from validator.transport.ssh import Target
 
@@ -83,6 +84,27 @@ def test_unreachable_host_is_tried_once() -> None:
     with pytest.raises(HostRefused) as second:
         link.execute([Command("true")], root=False)
     assert first.value is second.value is link.fault
+
+
+def test_a_host_whose_budget_is_spent_is_asked_nothing_more(sshd: Sshd) -> None:
+    """The check that spent it has a finding about the host; for the others there is no host, as if it were lost."""
+    link = backend.HostLink(sshd.target())
+    link.budget.bytes = 200_000
+    with pytest.raises(BudgetSpent, match="sent more than"):
+        link.execute([Command("head -c 300000 /dev/zero")], root=False)
+    with pytest.raises(HostGivenUp, match="sent more than"):
+        link.execute([Command("true")], root=False)
+    assert link.connections == 1
+    link.close()
+
+
+def test_a_new_connection_has_what_the_host_has_left(sshd: Sshd, breakable: Breakable) -> None:
+    link = backend.HostLink(sshd.target(port=breakable.port))
+    link.execute([Command("head -c 100000 /dev/zero")], root=False)
+    breakable.cut()
+    link.execute([Command("true")], root=False)
+    assert link.reconnects == 1 and link.budget.bytes < TOTAL_BYTES - 100_000
+    link.close()
 
 
 def test_one_link_per_host(sshd: Sshd) -> None:

@@ -17,6 +17,8 @@ import pytest
 from paramiko import SSHException
 
 from validator.transport import shell as shell_module
+from validator.transport.budget import Budget
+from validator.transport.errors import BudgetSpent
 from validator.transport.shell import Command, Shell, _evaluated
 from validator.transport.ssh import ConnectionDropped, Target
 
@@ -26,7 +28,8 @@ class Channel:
 
     def __init__(self, command: list[str]) -> None:
         ours, theirs = socket.socketpair()
-        self.settimeout, self.sendall, self.recv, self._sock = ours.settimeout, ours.sendall, ours.recv, ours
+        self.settimeout, self.sendall, self.send = ours.settimeout, ours.sendall, ours.send
+        self.recv, self._sock = ours.recv, ours
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (close() closes it)
         with theirs:
             self.process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._errors)
@@ -51,7 +54,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
 
     def made() -> Shell:
         gone = SimpleNamespace(get_exception=lambda: None)
-        connection: Any = SimpleNamespace(target=Target("here"), alive=True, transport=gone)
+        connection: Any = SimpleNamespace(target=Target("here"), alive=True, transport=gone, budget=Budget())
         connection.open = lambda _command: Channel(words)
         shells.append(Shell(connection))
         return shells[-1]
@@ -119,7 +122,7 @@ def test_output_equals_that_of_a_separate_shell(start: Start, text: str, rc: int
 
 
 @pytest.mark.parametrize("error", [EOFError(), OSError(32, "Broken pipe"), SSHException("Key-exchange timed out")])
-@pytest.mark.parametrize("at", ["sendall", "recv"])
+@pytest.mark.parametrize("at", ["send", "recv"])
 def test_connection_that_breaks_is_dropped_whatever_paramiko_raises(start: Start, at: str, error: Exception) -> None:
     """paramiko's packetizer raises a bare EOFError when its socket has gone while it writes."""
 
@@ -297,3 +300,42 @@ def test_directory_of_the_shell_is_removed(start: Start) -> None:
 )
 def test_shell_syntax_runs_in_its_own_shell(text: str, evaluated: str) -> None:
     assert _evaluated(text) == evaluated
+
+
+@pytest.mark.parametrize("announced", [None, 1 << 20])
+def test_a_host_that_dribbles_is_the_finding(
+    start: Start, monkeypatch: pytest.MonkeyPatch, announced: int | None
+) -> None:
+    """Each dot said that it is alive, and so it was waited for without end: before the header, and in the output."""
+    for name in ("_SLACK_SECONDS", "_START_SECONDS"):
+        monkeypatch.setattr(shell_module, name, 0.1)
+    monkeypatch.setattr(shell_module.budget, "SLOWEST_BYTES_PER_SECOND", 16 << 20)
+    shell = start()
+    assert shell.execute([Command("true")])[0].rc == 0
+    header = f"\n{shell._mark} \n".encode()
+    sizes = f"0 1 1\n{announced}\n0\n" if announced else ""
+    replies = iter([sizes.encode() + header] if announced else [])
+
+    def dribble(_most: int) -> bytes:
+        time.sleep(0.01)
+        return next(replies, b".")
+
+    shell._channel.recv = dribble
+    started = time.monotonic()
+    with pytest.raises(BudgetSpent, match="root@here:22 keeps the connection alive, and does not complete its answer"):
+        shell.execute([Command("true", deadline=0.2)])
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("spent", "message"),
+    [
+        (Budget(bytes=100), "root@here:22 sent more than 1,024 MiB in this run"),
+        (Budget(seconds=0.0), "root@here:22 used up the time that all its answers may take in this run"),
+    ],
+)
+def test_a_host_has_a_budget_for_the_run(start: Start, spent: Budget, message: str) -> None:
+    shell = start()
+    shell.connection.budget = spent
+    with pytest.raises(BudgetSpent, match=message):
+        shell.execute([Command("head -c 300 /dev/zero")])

@@ -11,6 +11,8 @@ import pytest
 
 from tests.validator.conftest import Breakable, Sshd
 from validator.transport import ssh
+from validator.transport.budget import TOTAL_BYTES, TOTAL_SECONDS
+from validator.transport.errors import BudgetSpent
 
 
 def nothing_left(mark: str) -> bool:
@@ -81,3 +83,19 @@ def test_hung_command_is_killed_at_its_deadline(sshd: Sshd) -> None:
 def test_status_124_before_the_deadline_is_no_timeout(sshd: Sshd) -> None:
     with ssh.connect(sshd.target()) as connection:
         assert connection.run("exit 124", timeout=5).rc == 124
+
+
+def test_a_command_that_writes_without_end_is_a_finding(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "OUTPUT_BYTES", 1 << 20)
+    with ssh.connect(sshd.target()) as connection:
+        for text in ("yes", "yes >&2"):
+            with pytest.raises(BudgetSpent, match=f"a command wrote more than 1 MiB of output: {text}"):
+                connection.run(text, timeout=60)
+        assert connection.budget.bytes < TOTAL_BYTES - (1 << 20) and connection.budget.seconds < TOTAL_SECONDS
+
+
+def test_a_streamed_line_without_an_end_comes_in_parts(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "_LINE_BYTES", 1 << 16)
+    with ssh.connect(sshd.target()) as connection:
+        parts = list(connection.stream("head -c 1000000 /dev/zero"))
+    assert sum(map(len, parts)) == 1_000_000 and max(map(len, parts)) < 200_000
