@@ -21,7 +21,7 @@ from gpu_ami.build import layering
 from gpu_ami.cloud import Cloud, Place, preflight, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
 from gpu_ami.files import data_root, home_dir
-from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
+from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, require_digests, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.publish import sharing
 from gpu_ami.recipes import facts_of, unknown_types
@@ -94,6 +94,7 @@ def plan_stage(recipe: Path, overrides: Sequence[str], out: Path, session: Sessi
     """Recipe → plan.json (and the var-files of Packer and Ansible)."""
     with session.progress.stage(f"plan {recipe.stem}"):
         plan = make_plan(recipe, session.place, overrides)
+        require_digests(plan)
         plan.write(out, session.place)
         session.progress.note(f"{plan.digest[:19]}… → {out / PLAN_FILE}")
     return plan
@@ -113,6 +114,7 @@ def build_stage(
     layered: whether it starts from layer images, and makes them. source_check: on AWS, first ask the sources of the
     plan whether everything is there (UsageError, CloudError).
     """
+    require_digests(plan)
     root = data_root()
     kept = None if fresh else builds.reusable(out, plan, session.cloud, root)
     if kept:

@@ -164,7 +164,7 @@ def local_place(home: Path | None = None) -> Place:
     running = control.ask(layout, {"do": "status"})
     if running is not None:
         return _place(running)
-    from localregion.mirror import git_repositories, signing_key
+    from localregion.mirror import archives, git_repositories, signing_key
 
     return Place(
         name="local",
@@ -175,6 +175,7 @@ def local_place(home: Path | None = None) -> Place:
             f"http://{MIRROR_ADDRESS}",
             signing_key(layout.home).fingerprint,
             git_repositories.commit,
+            archives.digest,
             ARCHIVES,
             DISTRIBUTION,
         ),
@@ -270,7 +271,7 @@ def _layout(home: Path | None) -> Layout:
 
 
 def _place(described: RegionDescription) -> Place:
-    from localregion.mirror import git_repositories
+    from localregion.mirror import archives, git_repositories
 
     mirror = described["mirror"]
     return Place(
@@ -282,7 +283,9 @@ def _place(described: RegionDescription) -> Place:
         instance_profile=described["instance_profile"],
         ssh_interface="private_ip",
         ssh_port=described["ssh_port"],
-        mirror=Mirror(mirror["url"], mirror["key_fingerprint"], git_repositories.commit, ARCHIVES, DISTRIBUTION)
+        mirror=Mirror(
+            mirror["url"], mirror["key_fingerprint"], git_repositories.commit, archives.digest, ARCHIVES, DISTRIBUTION
+        )
         if mirror
         else None,
         guest_endpoint=described["guest_endpoint"],

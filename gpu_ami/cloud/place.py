@@ -62,6 +62,7 @@ class Mirror:
 
     `key_fingerprint`: 40 upper-case hex digits of the OpenPGP key that signed everything in it. `commit`: of a git
     repository's URL and tag, where its repositories are not the vendors' own; None: the vendor's commit is there.
+    `digest`: SHA-256 of the file at a vendor's URL, of that version, where it is not the vendor's own; None: it is.
     `archives`: where `https://HOST/PATH` of an operating system's own archive is found, with its own signatures.
     `distribution`: whose archive is beside the vendors' packages, for what roles of a site install; "": nobody's.
     """
@@ -69,6 +70,7 @@ class Mirror:
     url: str
     key_fingerprint: str
     commit: Callable[[str, str], str | None] = field(default=lambda _url, _tag: None, repr=False, compare=False)
+    digest: Callable[[str, str], str | None] = field(default=lambda _url, _version: None, repr=False, compare=False)
     archives: str = ""
     distribution: str = ""
 

@@ -108,13 +108,14 @@ def _refuse_without_meaning(args: argparse.Namespace) -> None:
 
 
 def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami.plan import cost, make_plan
+    from gpu_ami.plan import cost, make_plan, require_digests
     from gpu_ami.recipes import facts_of, support_of
     from gpu_ami.recipes.facts import fact_queries
 
     place = _place(args.where)
     with progress.stage(f"plan {recipe.stem}"):
         plan = make_plan(recipe, place, args.overrides)
+        require_digests(plan)
         out = args.out or Path("out") / plan.image
         out_lock.hold(out)
         written = plan.write(out, place)

@@ -26,7 +26,7 @@ from gpu_ami.plan.document import (
 )
 from gpu_ami.plan.lock import Change, changes, compare, locks_folder, render_lock, value_differences, write_lock
 from gpu_ami.plan.matrix import AffectedImage, affected
-from gpu_ami.plan.resolution import make_plan, resolve_source_ami, system_packages
+from gpu_ami.plan.resolution import make_plan, require_digests, resolve_source_ami, system_packages
 
 __all__ = [
     "ANSIBLE_FILE",
@@ -50,6 +50,7 @@ __all__ = [
     "make_plan",
     "propose_bump",
     "render_lock",
+    "require_digests",
     "resolve_source_ami",
     "roles_path",
     "site_files",

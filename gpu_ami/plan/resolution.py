@@ -26,6 +26,7 @@ from gpu_ami.recipes import (
     unknown_types,
 )
 from gpu_ami.recipes.facts import with_described
+from validator import plan_document
 from validator.agent_document import AgentLogs
 from validator.plan_document import package_system
 
@@ -99,7 +100,7 @@ def _agent_at(agent: CloudWatchAgent, endpoint: str) -> CloudWatchAgent:
 
 def _mirrored(value: Any, mirror: Mirror) -> Any:
     """`https://HOST/PATH` in `url` and `*_url` becomes `{mirror}/HOST/PATH`, signed with the mirror's key; a tag's
-    commit becomes the one that the mirror's git repository has.
+    commit becomes the one that the mirror's git repository has, and the digest of an unsigned installer its replica's.
 
     A repository with a `keyring` is an operating system's own archive: it keeps its signatures, and so its key.
     `sources` are citations, not addresses to fetch from; they have no such keys.
@@ -117,6 +118,8 @@ def _mirrored(value: Any, mirror: Mirror) -> Any:
     placed = {key: _mirrored_entry(key, item, mirror) for key, item in value.items()}
     if {"url", "tag", "commit"} <= value.keys():
         placed["commit"] = mirror.commit(value["url"], value["tag"]) or value["commit"]
+    if value.get("source") == "grid" and (digest := mirror.digest(value["url"], value["version"])):
+        placed["sha256"] = digest
     return placed
 
 
@@ -124,6 +127,21 @@ def _mirrored_entry(key: str, item: Any, mirror: Mirror) -> Any:
     if (key == "url" or key.endswith("_url")) and isinstance(item, str) and item.startswith("https://"):
         return f"{mirror.url.rstrip('/')}/{item.removeprefix('https://')}"
     return mirror.key_fingerprint if key == "key_fingerprint" else _mirrored(item, mirror)
+
+
+def require_digests(document: Plan) -> None:
+    """UsageError: the plan downloads a program that nothing verifies, and it would run as root in the image."""
+    driver = plan_document.section(document.document, "nvidia_driver", plan_document.NvidiaDriver)
+    if driver.get("source") != "grid" or driver.get("sha256"):
+        return
+    url = driver["url"]
+    raise UsageError(
+        f"{document.image}: nvidia_driver.sha256: expected the digest of {url.rpartition('/')[2]}, got none: AWS"
+        " publishes neither a digest nor a signature of it, and the build runs it as root",
+        hint=f"download it where you trust the network to AWS (curl --proto =https -fO {url}), compare its size with"
+        " the bucket's (gpu-ami sources), and write what `sha256sum` prints into the recipe:"
+        " nvidia_driver: {source: grid, sha256: …}",
+    )
 
 
 def make_plan(recipe: Path, place: Place, overrides: Sequence[str] = ()) -> Plan:

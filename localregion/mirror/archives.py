@@ -6,6 +6,7 @@ With a script before it, it extracts itself (as NVIDIA's .run).
 from __future__ import annotations
 
 import gzip
+import hashlib
 import itertools
 import shutil
 import tarfile
@@ -16,14 +17,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpu_ami.recipes import ARCHITECTURES
+from localregion.architectures import DEFAULT
 from localregion.mirror import staging
 from localregion.mirror.package_requests import Requested
 from localregion.mirror.table import (
+    REPLICAS,
     SOURCE_DATE_EPOCH,
     Package,
     Row,
     fill,
     find_row,
+    load_rows,
     substitute,
     version_values,
 )
@@ -116,6 +120,20 @@ def write(archive: Archive, path: Path, build: Builder) -> Path:
             for item in sorted(tree.rglob("*")):
                 file.add(item, item.relative_to(tree).as_posix(), recursive=False, filter=_owned_by_root)
     return path
+
+
+def digest(url: str, version: str) -> str | None:
+    """SHA-256 of the mirror's installer at that address; None where the vendor's own is there."""
+    name = url.rpartition("/")[2]
+    row = next((row for row in load_rows(REPLICAS) if row.sort == "archives" and row.match(name)), None)
+    if row is None:
+        return None
+    architectures, kinds = frozenset({DEFAULT}), frozenset({"deb"})
+    archive = Archive(row, values_of(row, name, {"version": version}), architectures, kinds)
+    if archive.held_packages():
+        raise ValueError(f"{name}: its digest is that of its packages, which only the mirror builds")
+    with tempfile.TemporaryDirectory(prefix="gpu-ami-archive-") as folder:
+        return hashlib.sha256(write(archive, Path(folder) / name, lambda _: []).read_bytes()).hexdigest()
 
 
 def _opened(path: Path, archive: Archive) -> BinaryIO:

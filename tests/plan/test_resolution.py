@@ -15,12 +15,12 @@ import yaml
 from botocore.exceptions import ClientError
 
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.place import Mirror, Place
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.plan import resolution
 from gpu_ami.plan.document import packer_variables
 from gpu_ami.plan.lock import load_lock, lock_file, recorded_ami, resolved_recipe, write_lock
-from gpu_ami.plan.resolution import make_plan, resolve_source_ami
+from gpu_ami.plan.resolution import make_plan, require_digests, resolve_source_ami
 from gpu_ami.recipes import ResolvedPlan
 from tests.plan.conftest import AL2023, AWS, DEBIAN, LOCAL, RECIPES, ROOT, urls
 from tests.recipes.facts.test_described_types import without
@@ -309,3 +309,24 @@ def test_an_instance_type_that_nobody_knows_is_refused_with_who_was_asked(tmp_pa
     with pytest.raises(UsageError) as refused:  # the local region has the machines of the facts alone
         make_plan(recipe, LOCAL)
     assert "no instance type 'p9.48xlarge'" in refused.value.details[0]
+
+
+WORKSTATION = ROOT / "variables" / "recipes" / "ubuntu2404-workstation.yml"
+
+
+def test_an_installer_that_nothing_verifies_is_refused() -> None:
+    """It was executed to check itself: what a changed installer says of itself is no check."""
+    with pytest.raises(
+        UsageError, match=r"ubuntu2404-workstation: nvidia_driver.sha256: expected the digest of "
+    ) as told:
+        require_digests(make_plan(WORKSTATION, AWS))
+    assert "curl --proto =https -fO https://ec2-linux-nvidia-drivers.s3.amazonaws.com/grid-19.0/" in told.value.hint
+    require_digests(make_plan(WORKSTATION, AWS, [f"nvidia_driver.sha256={'a' * 64}"]))
+    require_digests(make_plan(DEBIAN, AWS))
+
+
+def test_a_mirror_says_the_digest_of_its_own_installer() -> None:
+    replica = Mirror("http://169.254.169.252", "A" * 40, digest=lambda url, version: f"{version} {url[:19]}")
+    plan = make_plan(WORKSTATION, dataclasses.replace(LOCAL, mirror=replica))
+    assert plan["nvidia_driver"]["sha256"] == "580.65.06 https://ec2-linux-n"
+    assert "sha256" not in make_plan(WORKSTATION, LOCAL)["nvidia_driver"]  # this one has the vendor's own file

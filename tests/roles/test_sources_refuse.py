@@ -193,6 +193,21 @@ def test_source_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "has-run").exists()
 
 
+def test_grid_installer_is_refused(tmp_path: Path) -> None:
+    """Without a digest, and with another one: nothing of it runs, not even its check of itself."""
+    (tmp_path / "grid.run").write_text(f"#!/bin/sh\ntouch {tmp_path}/has-run\n")
+    url = (tmp_path / "grid.run").as_uri()
+    given = {"nvidia_driver_url": url, "nvidia_driver_version": "580.65.06", "nvidia_driver_flavour": "open"}
+    hosts = {"none": given | {"nvidia_driver_sha256": ""}, "other": given | {"nvidia_driver_sha256": "0" * 64}}
+    own = f"{tmp_path}/{{{{ inventory_hostname }}}}.work"
+    internals = {"__nvidia_driver_grid_work": own, "__nvidia_driver_grid_run": f"{own}/grid.run"}
+    said = play(tmp_path, "nvidia_driver", "grid_install", hosts, internals)
+    assert said["none"].startswith(f"nvidia_driver_sha256: expected the SHA-256 digest of {url}, got none.")
+    assert f"with the digest sha256:{'0' * 64}" in said["other"] and "failed" in said["other"]
+    assert not (tmp_path / "has-run").exists()
+    assert list(tmp_path.glob("*.work")) == []
+
+
 @pytest.mark.parametrize("role", ["gdrcopy", "nccl_tests", "ofi_nccl"])
 def test_what_is_built_from_a_tag_is_cloned_by_one_role(role: str) -> None:
     assert "vendor_source" in included_roles(ROOT / "roles" / role)

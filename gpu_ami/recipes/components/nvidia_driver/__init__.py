@@ -88,7 +88,7 @@ COMPONENT = Component(
             "`vendor`: NVIDIA's repository, the default; `distribution`: the system's own archive; "
             "`grid`: AWS's bucket with NVIDIA's GRID driver"
         ),
-        "sha256": "SHA-256 of the GRID driver's installer that you have verified (AWS publishes none)",
+        "sha256": "SHA-256 of the GRID driver's installer, which you have verified: a build on AWS needs it",
         "virtual_applications": "true: GRID virtual applications instead of a virtual workstation",
     },
     section=NvidiaDriver,

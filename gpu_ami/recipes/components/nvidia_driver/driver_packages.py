@@ -121,7 +121,9 @@ def _grid_section(context: ResolveContext, version: str, sources: Sources) -> Nv
     if "sha256" in asked:
         section["sha256"] = asked["sha256"]
     else:
-        sources.note(f"not established: a digest of {file}; AWS publishes none (nvidia_driver.sha256 pins your own)")
+        sources.note(
+            f"not established: a digest of {file}; AWS publishes none, so a build on AWS needs nvidia_driver.sha256"
+        )
     if asked.get("virtual_applications"):
         section["licence_settings"] |= facts["settings"]["virtual_applications"]
         sources.add("GRID virtual applications", facts["settings"])
