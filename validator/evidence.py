@@ -1,7 +1,8 @@
 """Collects evidence of a host, whatever the verdict: logs and states as files, facts and replicas for the report.
 
-No key file, shadow, credential or environment of a process is collected, and what looks like a secret in a log is not
-shown (secret_shapes); a program may still have printed one that looks like any word. Its owner alone can read it.
+No key file, shadow, credential or environment of a process is collected, and what looks like a secret is not kept, in
+logs, JSON or the vendor's compressed report (secret_shapes); a program may still have printed one that looks like any
+word. Its owner alone can read it.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ OF_A_FAILURE = frozenset({"nvidia-smi.txt", "slow-units.txt", "unit-files.txt"})
 # Files of an image that is not booted. The other commands would describe the machine that runs them.
 OF_FILES = frozenset({"packages.txt", MATERIALS_FILE, "agent-config.json", "agent-config.toml"})
 NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
-_OF_LINES = (".log", ".txt", ".toml")  # other files are read by programs: JSON, XML
 _DEADLINE = 60.0
+_FACT_CHARACTERS = 500
 _MATERIALS_DEADLINE = 240.0  # modinfo reads every kernel module
 # The vendor's own report: only if a check has failed.
 _NO_BUG_REPORT = 127
@@ -110,7 +111,8 @@ def collect(
             (folder / name).unlink(missing_ok=True)
         for name, text in kept.items():
             files.pop(name, None)
-            (folder / name).write_text(text, encoding="utf-8")
+            data = text.encode("utf-8", "surrogateescape")
+            (folder / name).write_bytes(secret_shapes.hidden_file(name, data)[0])
         commands |= {f"file {name}": command for name, command in files.items()}
     try:
         results = _run(host, commands)
@@ -122,12 +124,12 @@ def collect(
     for name in facts:
         rc, out, _ = results[name]
         if rc == 0 and out.strip():
-            evidence.facts[name] = out.decode(errors="replace").strip().splitlines()[0]
+            evidence.facts[name] = _shown(out).strip().splitlines()[0][:_FACT_CHARACTERS]
     if isinstance(host.backend, backend.BatchBackend):
         evidence.facts["transport"] = host.backend.link.cost
     if not restarted:
         packages, built = results["replica packages"][1], results["replicas built"][1]
-        evidence.replicas += replicas(packages.decode(errors="replace"), built.decode(errors="replace"))
+        evidence.replicas += replicas(_shown(packages), _shown(built))
     if folder is not None:
         for name in files:
             _keep(folder, name, *results[f"file {name}"])
@@ -144,6 +146,10 @@ def collect(
         if isinstance(host.backend, backend.BatchBackend):
             (folder / ROUND_TRIPS_FILE).write_text(round_trips(host.backend.link), encoding="utf-8")
     return evidence
+
+
+def _shown(out: bytes) -> str:
+    return secret_shapes.hidden(out.decode(errors="replace"))
 
 
 _SHOWN_CHARACTERS = 100
@@ -252,16 +258,16 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
 
 def _keep(folder: Path, name: str, rc: int, out: bytes, err: bytes) -> None:
     error = b"" if rc == 0 and out else b"\n[exit status %d] " % rc + err
-    if name.endswith(_OF_LINES):
-        (folder / name).write_bytes(secret_shapes.hidden_bytes(out + error))
-    elif name != BUG_REPORT:
-        (folder / name).write_bytes(out + error)
+    if name != BUG_REPORT:
+        (folder / name).write_bytes(secret_shapes.hidden_file(name, out + error)[0])
     elif rc != _NO_BUG_REPORT:  # the driver has no such script
-        if out:
-            (folder / name).write_bytes(out)
-        if error or len(out) >= BUG_REPORT_BYTES:  # the file is compressed, so notes go to a file beside it
+        report, note = secret_shapes.hidden_file(name, out)
+        if report:
+            (folder / name).write_bytes(report)
+        if error or note or len(out) >= BUG_REPORT_BYTES:  # the file is compressed, so notes go to a file beside it
             cut = b"truncated at %d bytes\n" % BUG_REPORT_BYTES if len(out) >= BUG_REPORT_BYTES else b""
-            (folder / f"{name}.txt").write_bytes(cut + error.lstrip() + (err if not error else b""))
+            notes = cut + note.encode() + b"\n" * bool(note) + error.lstrip() + (err if not error else b"")
+            (folder / f"{name}.txt").write_bytes(secret_shapes.hidden_bytes(notes))
 
 
 def _run(host: Any, commands: Mapping[str, Command]) -> dict[str, tuple[int, bytes, bytes]]:

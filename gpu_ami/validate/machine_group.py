@@ -18,6 +18,7 @@ from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machines import Watch
 from gpu_ami.validate.proof import MachineLost
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
+from validator import secret_shapes
 from validator.probes.cluster import nodes as node_files
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def keep_consoles(proof: Proof, host: HostRecord, cloud: Cloud, instance_ids: Se
     """The consoles of the machines beside the first one are evidence, whatever the verdict."""
     for instance_id in instance_ids:
         try:
-            text = cloud.console(instance_id)
+            text = secret_shapes.hidden(cloud.console(instance_id))
         except GpuAmiError as error:
             text = f"the console could not be read: {error}\n"
         try:

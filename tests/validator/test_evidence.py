@@ -13,7 +13,7 @@ import testinfra.host
 from testinfra.backend import base
 
 from onhost import support_bundle
-from validator import evidence, file_account, remote
+from validator import evidence, file_account, remote, secret_shapes
 from validator.results import Replica
 
 
@@ -64,8 +64,8 @@ def test_report_says_what_took_long_at_the_first_boot() -> None:
 
 
 def test_bug_report_of_a_failure(tmp_path: Path) -> None:
-    asked = keep(tmp_path, "FAIL", (0, b"\x1f\x8breport", b"")).asked
-    assert (tmp_path / evidence.BUG_REPORT).read_bytes() == b"\x1f\x8breport"
+    asked = keep(tmp_path, "FAIL", (0, gzip.compress(b"report"), b"")).asked
+    assert gzip.decompress((tmp_path / evidence.BUG_REPORT).read_bytes()) == b"report"
     assert not (tmp_path / f"{evidence.BUG_REPORT}.txt").exists()
     assert len(asked) > len(evidence.COMMANDS)
 
@@ -83,8 +83,9 @@ def test_host_without_the_script_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_hung_script_is_noted_in_a_separate_file(tmp_path: Path) -> None:
-    keep(tmp_path, "FAIL", (124, b"half", b"nvidia-bug-report.sh will now collect\n"))
-    assert (tmp_path / evidence.BUG_REPORT).read_bytes() == b"half"
+    half = gzip.compress(bytes(range(256)) * 40)[:-60]
+    keep(tmp_path, "FAIL", (124, half, b"nvidia-bug-report.sh will now collect\n"))
+    assert (tmp_path / evidence.BUG_REPORT).read_bytes() == half
     assert b"[exit status 124]" in (tmp_path / f"{evidence.BUG_REPORT}.txt").read_bytes()
 
 
@@ -217,7 +218,8 @@ class Printing(Recorder):
         self.text = text.encode()
 
     def run(self, command: str, *_: Any, **__: Any) -> base.CommandResult:
-        return self.result(0, command.encode(), self.text, b"")
+        text = self.script[1] if "nvidia-bug-report.sh" in command else self.text
+        return self.result(0, command.encode(), text, b"")
 
 
 SECRETS = {
@@ -239,3 +241,26 @@ def test_what_looks_like_a_secret_is_not_kept(tmp_path: Path, secret: str) -> No
     kept = (tmp_path / "journal.log").read_text()
     assert secret not in kept and secret not in (tmp_path / "cloud-init.log").read_text()
     assert kept.startswith("before\n") and "Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus." in kept
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_file_of_the_evidence_has_a_secret(tmp_path: Path, secret: str) -> None:
+    """JSON, XML and the vendor's compressed report, too; JSON can still be read."""
+    text = json.dumps({"said": ["before", SECRETS[secret]], "n": 1})
+    host = testinfra.host.Host(Printing(text))
+    host.backend.script = (0, gzip.compress(f"{SECRETS[secret]}\n".encode() * 2), b"")
+    evidence.collect(host, tmp_path, failed=True, kept={"kept.json": text, "kept.log": SECRETS[secret]})
+    for path in tmp_path.iterdir():
+        data = path.read_bytes()
+        content = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+        assert secret.encode() not in content, path.name
+    for name in (evidence.MATERIALS_FILE, "agent-config.json", "kept.json"):
+        assert json.loads((tmp_path / name).read_text())["said"][0] == "before"
+    assert secret_shapes.HIDDEN in gzip.decompress((tmp_path / evidence.BUG_REPORT).read_bytes()).decode()
+
+
+def test_a_report_that_is_no_gzip_leaves_its_digest(tmp_path: Path) -> None:
+    keep(tmp_path, "FAIL", (0, b"password=hunter2", b""))
+    assert not (tmp_path / evidence.BUG_REPORT).exists()
+    note = (tmp_path / f"{evidence.BUG_REPORT}.txt").read_text()
+    assert note.startswith("not gzip from byte 0") and "not kept; sha256:" in note and "hunter2" not in note
