@@ -33,6 +33,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--role", metavar="ROLE", help="only of this role, e.g. nvidia_driver")
     text = "your testinfra files, listed with the built-in checks"
     parser.add_argument("--checks", type=Path, action="append", default=[], metavar="DIR", help=text)
+    text = "folder of a site, whose checks/ are listed, too (default: %(default)s)"
+    parser.add_argument("--site", type=Path, default=Path("site"), metavar="DIR", help=text)
     parser.set_defaults(execute=execute)
 
 
@@ -43,7 +45,9 @@ def _tiers() -> str:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from validator.schema import did_you_mean
 
-    records = list_checks(args.checks)
+    of_site = args.site / "checks"
+    own = [of_site] if any(of_site.glob("**/test_*.py")) and of_site not in args.checks else []
+    records = list_checks([*args.checks, *own])
     roles = sorted({record.role for record in records})
     if args.role is not None and args.role not in roles:
         hint = f"roles with checks: {', '.join(roles)}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
 
 if TYPE_CHECKING:
     from gpu_ami.progress import Progress
+    from gpu_ami.recipes import SiteAlarm
 
 _EPILOG = """\
 For the on-call engineer: the meaning, the first step, commands, when to contact AWS Support, and the sources. Without
@@ -35,19 +38,25 @@ def register(subparsers: Any) -> None:
     )
     text = "also drain and return the node: eks, ecs, slurm (ParallelCluster), or asg (Auto Scaling group)"
     parser.add_argument("--node", choices=("eks", "ecs", "slurm", "asg"), help=text)
+    text = "folder of a site, whose alarms.yml has alarms of its own (default: %(default)s)"
+    parser.add_argument("--site", type=Path, default=Path("site"), metavar="DIR", help=text)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
+    from gpu_ami.plan import ALARMS_FILE
+    from gpu_ami.recipes import read_site_alarms
     from gpu_ami.telemetry import alarms, find_runbook, load_alarms
 
+    of_site = read_site_alarms(args.site / ALARMS_FILE)
     if args.pattern:
-        return _pattern(args.word)
+        return _pattern(args.word, of_site)
     if args.word is None:
-        return Outcome(alarms.listing(), [_short(alarm) for alarm in load_alarms()])
-    found = find_runbook(args.word, args.log_group or _default_group(), args.driver)
+        rows = [_short(alarm) for alarm in load_alarms()] + [_short_own(alarm) for alarm in of_site]
+        return Outcome(alarms.listing(of_site), rows)
+    found = find_runbook(args.word, args.log_group or _default_group(), args.driver, of_site)
     found = alarms.on_node(found, args.node) if args.node else found
     return Outcome(alarms.runbook_text(found), asdict(found))
 
@@ -56,10 +65,17 @@ def _short(alarm: Any) -> dict[str, str]:
     return {key: getattr(alarm, key) for key in ("name", "kind", "urgency", "title")}
 
 
-def _pattern(word: str | None) -> Outcome:
+def _short_own(alarm: SiteAlarm) -> dict[str, str]:
+    return {"name": alarm.name, "kind": "site", "urgency": alarm.urgency, "title": alarm.title}
+
+
+def _pattern(word: str | None, of_site: Sequence[SiteAlarm]) -> Outcome:
     from gpu_ami.errors import UsageError
     from gpu_ami.telemetry import alarms
 
+    own = alarms.own_named(word or "", of_site)
+    if own and own.logs:
+        return Outcome(own.logs.pattern, {"name": own.name, "pattern": own.logs.pattern})
     alarm = alarms.named(word or "")
     if alarm is None or not alarm.actions:
         raise UsageError("--pattern takes an alarm of events", hint="gpu-ami runbook lists the alarms")

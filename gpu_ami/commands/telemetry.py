@@ -18,6 +18,7 @@ Writes into DIR, from the plan's measurements, namespace, log groups and instanc
   instance-alarms.yml   one stack per instance: agent silent, GPU missing, clocks throttled, row remap pending, …
   fleet-alarms.yml      one stack per Region: alarms for instances that come and go, as in an Auto Scaling group
   lab.yml               for tests: all resources with a network and two instances; namespace CWAgentGPU
+  site-alarms.yml       one stack per Region: the alarms of the site (site/alarms.yml), if it has any
   dashboard.json        only the dashboard, for aws cloudwatch put-dashboard
 
 examples:
@@ -46,9 +47,12 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.plan import ALARMS_FILE, PLAN_FILE, SITE_FOLDER, Plan
+    from gpu_ami.recipes import read_site_alarms
     from gpu_ami.telemetry import templates
 
-    plan = Plan.load(args.plan / PLAN_FILE if args.plan.is_dir() else args.plan)
-    written = [str(path) for path in templates.write(plan.document, args.region, args.out)]
+    path = args.plan / PLAN_FILE if args.plan.is_dir() else args.plan
+    plan = Plan.load(path)
+    of_site = read_site_alarms(path.parent / SITE_FOLDER / ALARMS_FILE)
+    written = [str(path) for path in templates.write(plan.document, args.region, args.out, of_site)]
     return Outcome("\n".join(written), {"image": plan.image, "files": written})

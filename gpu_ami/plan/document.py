@@ -18,6 +18,7 @@ from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, components, s
 from validator.plan_document import Builder, root_device
 
 SITE_FOLDER = "site"
+ALARMS_FILE = "alarms.yml"
 PACKER_FILE, ANSIBLE_FILE = "packer.pkrvars.json", "ansible.json"
 
 # For a place with an API of its own that is not up. An empty endpoint would mean AWS, and Packer by hand would launch
@@ -182,13 +183,14 @@ class Plan:
         return out_dir / PLAN_FILE
 
     def _write_site(self, folder: Path) -> None:
-        """Copies roles, checks and faults of the site, so that every later stage needs the plan's folder alone."""
+        """Copies the site's parts, so that every later stage needs the plan's folder alone."""
         if self.site is not None and self.site.resolve() == folder.resolve():
             return
         shutil.rmtree(folder, ignore_errors=True)
-        if self.site is None or "site" not in self.document:
+        if self.site is None:
             return
-        for name in site.files(self.site):
+        alarms = [Path(ALARMS_FILE)] if (self.site / ALARMS_FILE).is_file() else []  # no part of an image
+        for name in [*(site.files(self.site) if "site" in self.document else ()), *alarms]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.site / name, folder / name)
 

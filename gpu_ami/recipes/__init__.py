@@ -2,6 +2,7 @@
 
 layers               the keys of a recipe; a recipe and the layers below it, merged; where each value comes from
 site                 a site's own roles, facts, checks and faults
+site_alarms          a site's own alarms with their runbooks
 resolver             recipe and facts become the plan's document
 solver               a version for every component, or all conflicts; releases that are known, and what `newest` takes
 agent                the CloudWatch agent's configuration
@@ -29,6 +30,7 @@ from gpu_ami.recipes.layers import (
 from gpu_ami.recipes.notes import remark_found, support_of
 from gpu_ami.recipes.resolver import resolve
 from gpu_ami.recipes.site import site_roles_of
+from gpu_ami.recipes.site_alarms import SiteAlarm, read_site_alarms
 from validator.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "PlanDocument",
     "Recipe",
     "ResolvedPlan",
+    "SiteAlarm",
     "SourceAmi",
     "all_recipes",
     "components",
@@ -49,6 +52,7 @@ __all__ = [
     "load_facts",
     "new_recipe_folder",
     "read_recipe",
+    "read_site_alarms",
     "recipe_folders",
     "remark_found",
     "resolve",

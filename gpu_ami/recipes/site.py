@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError, counted
+from gpu_ami.recipes import site_alarms
 from gpu_ami.recipes.components import OPTION_TYPES, Registry, build_order, components, of_role
 from gpu_ami.recipes.facts import read_yaml
 from validator.plan_document import PlanDocument, ResolvedPlan
@@ -95,19 +96,28 @@ def require_valid(site: Path, known: Registry) -> None:
     mistakes += _checks(site / "checks", [*roles, *known])
     mistakes += _faults(site / "faults", [*roles, *known])
     mistakes += [f"{path}: expected the ending .yml" for path in sorted((site / "facts").glob("*.yaml"))]
+    mistakes += _alarms(site / site_alarms.FILE)
     if mistakes:
         hint = "docs/site.md; docs/examples/site/ is a complete example"
         raise UsageError(f"{site}: {counted(len(mistakes), 'mistake')}", details=mistakes, hint=hint)
 
 
 def _parts(site: Path) -> Iterator[str]:
-    """Folders whose names look like those of a site's parts, and alarms, which are gpu-ami's alone."""
+    """Folders and files whose names look like those of a site's parts."""
     for path in sorted(site.glob("[!._]*")):
         near = difflib.get_close_matches(path.name, PARTS, n=1, cutoff=0.75)
         if path.is_dir() and path.name not in PARTS and near:
             yield f"{path}: no part of a site; did you mean {near[0]}?"
-        elif path.name in ("alarms.yml", "runbooks.yml"):
-            yield f"{path}: no part of a site: `gpu-ami telemetry` writes the {path.stem} of variables/alarms.yml alone"
+        elif path.name in ("alarms.yaml", "alarm.yml", "runbooks.yml", "runbook.yml"):
+            yield f"{path}: no part of a site; alarms and their runbooks are in {site_alarms.FILE}"
+
+
+def _alarms(path: Path) -> Iterator[str]:
+    if path.is_file():
+        try:
+            yield from site_alarms.alarm_mistakes(path)
+        except UsageError as error:
+            yield "; ".join([error.message, *(line.strip() for line in error.details)])
 
 
 def _role(folder: Path) -> Iterator[str]:

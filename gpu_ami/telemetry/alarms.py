@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from typing import Annotated, Any
 from gpu_ami.errors import UsageError
 from gpu_ami.events import catalogue
 from gpu_ami.files import data_dir, read_yaml
+from gpu_ami.recipes import SiteAlarm
 from validator.schema import did_you_mean
 
 EVENTS, INSTANCE, NEURON = "events", "instance", "neuron"
@@ -115,17 +117,20 @@ class Runbook:
     notes: Sequence[str] = ()
 
 
-def find_runbook(word: str, log_group: str, driver: str | None = None) -> Runbook:
+def find_runbook(word: str, log_group: str, driver: str | None = None, of_site: Sequence[SiteAlarm] = ()) -> Runbook:
     """`word`: 79, Xid 79, an SXid of five digits, an alarm's name, or its name in CloudWatch with a prefix.
 
-    log_group: of the JSON events. UsageError: there is no such alarm or code.
+    log_group: of the JSON events. of_site: alarms of a site's own. UsageError: there is no such alarm or code.
     """
+    own = own_named(word, of_site)
+    if own is not None:
+        return _of_site_alarm(own)
     alarm = named(word)
     if alarm is not None:
         return _of_alarm(alarm, log_group)
     if any(character.isdigit() for character in word):
         return _of_code(catalogue.explain(word, driver), log_group)
-    names = [alarm.name for alarm in load_alarms()]
+    names = [*(alarm.name for alarm in load_alarms()), *(alarm.name for alarm in of_site)]
     near = did_you_mean(word, names)
     text = f"{word!r} is neither an alarm nor an Xid{near}"
     raise UsageError(text, details=names, hint="gpu-ami runbook lists the alarms")
@@ -188,6 +193,23 @@ def named(word: str) -> Alarm | None:
     return max(candidates, key=lambda alarm: len(alarm.name), default=None)
 
 
+def own_named(word: str, of_site: Sequence[SiteAlarm]) -> SiteAlarm | None:
+    """The alarm of a site with this name, as `named` finds one."""
+    candidates = [alarm for alarm in of_site if word == alarm.name or word.endswith(f"-{alarm.name}")]
+    return max(candidates, key=lambda alarm: len(alarm.name), default=None)
+
+
+def _of_site_alarm(alarm: SiteAlarm) -> Runbook:
+    find = []
+    if alarm.logs:
+        words = f"--log-group-name {alarm.logs.group} --filter-pattern {shlex.quote(alarm.logs.pattern)}"
+        find = [f"aws logs filter-log-events {words}"]
+    return Runbook(
+        alarm.name, alarm.title, alarm.meaning, alarm.first, [*find, *alarm.commands], alarm.support,
+        [alarm.source] if alarm.source else [], alarm.name, alarm.urgency,
+    )  # fmt: skip
+
+
 def _of_alarm(alarm: Alarm, log_group: str) -> Runbook:
     return Runbook(
         alarm.name, alarm.title, alarm.meaning, alarm.first, _commands(alarm, log_group), alarm.support,
@@ -235,7 +257,8 @@ def _paragraph(heading: str, *lines: str) -> str:
     return "\n".join([heading, *shown]) if shown else ""
 
 
-def listing() -> str:
+def listing(of_site: Sequence[SiteAlarm] = ()) -> str:
     """One line an alarm: name, urgency, title."""
-    width = max(len(alarm.name) for alarm in load_alarms())
-    return "\n".join(f"{alarm.name:<{width}}  {alarm.urgency:<6}  {alarm.title}" for alarm in load_alarms())
+    all_alarms: list[Alarm | SiteAlarm] = [*load_alarms(), *of_site]
+    width = max(len(alarm.name) for alarm in all_alarms)
+    return "\n".join(f"{alarm.name:<{width}}  {alarm.urgency:<6}  {alarm.title}" for alarm in all_alarms)

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from gpu_ami.files import write_text
 from gpu_ami.plan import cost
-from gpu_ami.recipes import PlanDocument, section
-from gpu_ami.telemetry import alarms, dashboard, instance_alarms, stack
+from gpu_ami.recipes import PlanDocument, SiteAlarm, section
+from gpu_ami.telemetry import alarms, dashboard, instance_alarms, site_alarms, stack
 from gpu_ami.telemetry.measurements import measured
 
 Template = dict[str, Any]
@@ -238,18 +238,20 @@ _MADE_FOR_NEURON: dict[str, Callable[[PlanDocument], stack.Template]] = {
 DASHBOARD_FILE = "dashboard.json"
 
 
-def render(plan: PlanDocument, region: str) -> dict[str, str]:
-    """File name → its text. UsageError: the plan measures neither GPUs nor Neuron devices."""
+def render(plan: PlanDocument, region: str, of_site: Sequence[SiteAlarm] = ()) -> dict[str, str]:
+    """File name → its text. of_site: a site's own alarms. UsageError: it measures no GPUs and no Neuron devices."""
     header = f"# Made from the plan of {plan['image']} by `gpu-ami telemetry`; docs/telemetry.md says how to use it.\n"
     made = _MADE_FOR_NEURON if measured(plan).neuron else _MADE
     texts = {name: header + _yaml(make(plan)) for name, make in made.items()}
+    if of_site:
+        texts[site_alarms.FILE] = header + _yaml(site_alarms.site_template(plan, of_site))
     body = dashboard.body(plan, region, stack=dashboard.STACK)
     return texts | {DASHBOARD_FILE: json.dumps(body, indent=1) + "\n"}
 
 
-def write(plan: PlanDocument, region: str, folder: Path) -> list[Path]:
+def write(plan: PlanDocument, region: str, folder: Path, of_site: Sequence[SiteAlarm] = ()) -> list[Path]:
     """Writes all files; returns their paths."""
-    texts = render(plan, region)
+    texts = render(plan, region, of_site)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         write_text(folder / name, text)

@@ -17,7 +17,7 @@ import pytest
 from gpu_ami.cloud import Place
 from gpu_ami.plan import make_plan
 from gpu_ami.process import run
-from gpu_ami.recipes import find_recipe
+from gpu_ami.recipes import find_recipe, read_site_alarms
 from gpu_ami.telemetry import alarms, dashboard, templates
 from tests.telemetry.test_stack import NAMED, PLAN, aws, contents, parameter, text
 
@@ -43,6 +43,9 @@ def test_linter_finds_nothing(tmp_path: Path) -> None:
     files = [str(FOLDER / name) for name in ("telemetry.yml", "instance-alarms.yml", "fleet-alarms.yml", "lab.yml")]
     for_neuron = templates.write(make_plan(find_recipe(Path("al2023-neuron")), PLACE).document, REGION, tmp_path)
     files += [str(path) for path in for_neuron if path.suffix == ".yml"]
+    of_site = read_site_alarms(FOLDER.parent / "docs/examples/site/alarms.yml")
+    own = templates.write(PLAN, REGION, tmp_path / "site", of_site)
+    files += [str(path) for path in own if path.name == "site-alarms.yml"]
     code = "from cfnlint.runner import main; main()"
     linted = run([sys.executable, "-c", code, "--regions", REGION, "--", *files], timeout=300, check=False)
     assert (linted.stdout, linted.returncode) == ("", 0)
