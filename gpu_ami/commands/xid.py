@@ -19,6 +19,7 @@ examples:
   gpu-ami xid 48 63 94                 several
   gpu-ami xid 139 --driver 535.129.03  the meaning in that driver branch
   gpu-ami xid 22013                    an NVSwitch code (SXid: five digits)
+  gpu-ami xid "NVRM: Xid (PCI:0000:53:00): 79, …"   the code in a line of a kernel log
   gpu-ami xid RM_INIT_FAILED           a GPU initialisation or Neuron error, by its name
 """
 
@@ -34,6 +35,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
     from gpu_ami.events import catalogue
+    from gpu_ami.telemetry import alarms
 
     explanations = [catalogue.explain(code, args.driver) for code in args.code]
-    return Outcome(text="\n\n".join(map(catalogue.as_text, explanations)), data=list(map(asdict, explanations)))
+    texts = [catalogue.as_text(one, alarms.first_step(one)) for one in explanations]
+    return Outcome(text="\n\n".join(texts), data=list(map(asdict, explanations)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from gpu_ami.errors import UsageError
 from gpu_ami.events.reader import parser_module
+from validator.schema import did_you_mean
 
 _FIRST_SXID = 10000
 _CAUSES = {
@@ -26,6 +28,7 @@ EC2_ACTIONS = (
     "none", "monitor", "restart_application", "update_driver", "check_link", "check_cooling", "aws_support",
     "schedule_reboot", "drain", "reboot", "stop_start", "isolate",
 )  # fmt: skip
+NODE_OPTION = "--node eks|ecs|slurm|asg"  # of `gpu-ami runbook`
 _SOURCE_LABELS = {"causes": "cause", "ec2_action": "on EC2"}
 _RESET_NOTE = "EC2 blocks GPU resets from inside an instance; nvidia-smi --gpu-reset ends with an error there."
 
@@ -59,19 +62,33 @@ def _catalogue() -> Any:
     return parser_module("catalogue").Catalogue(policy_path=None)
 
 
+_IN_A_LINE = re.compile(r"(?i)\b(S?Xid)\s*\(PCI[^)]*\)\s*:?\s*(\d{1,5})\b")
+_LOST = re.compile(r"(?i)GPU .*has fallen off the bus")
+
+
+def _of_line(word: str) -> str:
+    """The code in a line of a kernel log, whatever stands around it; else the word as it is."""
+    found = _IN_A_LINE.search(word)
+    if found:
+        return f"{found[1]} {found[2]}"
+    return "Xid 79" if _LOST.search(word) else word
+
+
 def explain(word: str, driver: str | None = None) -> Explanation:
-    """`word`: "63", "Xid 63", an SXid as "22013", or a name of gpu_init.csv or neuron.csv.
+    """`word`: "63", "Xid 63", an SXid as "22013", a name of gpu_init.csv or neuron.csv, or a line that has one.
 
     UsageError for an unknown code or an invalid driver version.
     """
     named = _named(_catalogue(), word.strip().upper().replace("-", "_"))
     if named is not None:
         return named
+    word = _of_line(word)
     digits = word.lower().removeprefix("sxid").removeprefix("xid").strip(" :")
     if not digits.isdigit() or len(digits) > 10:
         raise UsageError(
-            f"{word!r} is not an Xid",
-            hint="gpu-ami xid 63; an SXid has five digits: gpu-ami xid 22013; or a name: " + ", ".join(_names()),
+            f"{word!r} is not an Xid{did_you_mean(word, _names())}",
+            hint="gpu-ami xid 63; an SXid has five digits: gpu-ami xid 22013; or a name: "
+            f"{', '.join(_names()[:3])}, … (docs/event-parser.md); a whole log: gpu-ami events FILE",
         )
     if driver is not None and not driver.split(".", 1)[0].isdigit():
         raise UsageError(f"--driver {driver!r} is not a driver version", hint="--driver 550.163.01")
@@ -197,8 +214,8 @@ def _sxid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
     )  # fmt: skip
 
 
-def as_text(explanation: Explanation) -> str:
-    """The explanation as text."""
+def as_text(explanation: Explanation, first: str = "") -> str:
+    """The explanation as text. first: what the alarm's runbook says to do first; "" where there is no alarm."""
     label = {"sxid": "SXid", "gpu_init_failed": "GPU initialisation", "stack_error": "Stack", "neuron": "Neuron"}.get(
         explanation.kind, "Xid"
     )
@@ -213,6 +230,8 @@ def as_text(explanation: Explanation) -> str:
         ("severity", explanation.severity),
         ("action", explanation.action + then),
         ("on EC2", f"{explanation.ec2_action}: {explanation.ec2_meaning}"),
+        ("first", first),
+        ("in full", f"gpu-ami runbook {explanation.code} [{NODE_OPTION}]" if first else ""),
         *(("note", note) for note in explanation.notes),
         *(("source", f"{_SOURCE_LABELS.get(key, key)}: {source}") for key, source in explanation.sources.items()),
         ("catalogue", explanation.catalogue),

@@ -130,6 +130,7 @@ def table(
     if not count:
         yield _nothing(left_out)
     yield from _summary(worst)
+    yield from _in_full(worst)
     if left_out is not None:
         yield from left_out.sentences(verbose=verbose)
 
@@ -212,6 +213,15 @@ def _summary(worst: _Worst) -> Iterator[str]:
         if event["severity"] != "info" or not worst.missing_causes(gpu):
             meaning = _with_address(event["ec2_meaning"], event["pci"] or "")
             yield f"{gpu}{identity}: {meaning}. Cause: {kind} {event['code']}, {event['name']}."
+
+
+def _in_full(worst: _Worst) -> Iterator[str]:
+    """Where the steps are, with those of a scheduler; nothing for events that need no action."""
+    events = sorted(worst.events.values(), key=_rank, reverse=True)
+    codes = dict.fromkeys(str(event["code"]) for event in events if event["ec2_action"] not in ("none", "monitor"))
+    if codes:
+        asked = "; ".join(f"gpu-ami runbook {code}" for code in codes)
+        yield f"All steps, with {catalogue.NODE_OPTION} those of a node: {asked}"
 
 
 def _with_address(meaning: str, pci: str) -> str:

@@ -115,7 +115,11 @@ def _parsed(stream: BinaryIO, parser: Any, repeats: Repeats | None, left_out: Le
             left_out.look_at(line)
         if repeats is not None:
             repeats.see(line)
-        yield from parser.feed(line)
+        event = None
+        for event in parser.feed(line):
+            yield event
+        if event is None and left_out is not None and b"Xid" in line:
+            left_out.note_codes(line)
     yield from parser.finish()
 
 
@@ -210,6 +214,8 @@ _OF_KERNEL_LOG = re.compile(
     rb"(?i)\bkern(?:el)?\b|^\W{0,12}\d{1,12}\.\d{6}\]|^\d{1,4},\d+,\d+,[^;]{0,40};|NVRM|S?Xid|nvswitch|gpu-ami/|TDRV:|NRT:|_TRANSPORT|"
     rb"fabricmanager|fabric manager|^(?:kern|user|daemon|syslog)\s*:|\[tid \d+\]"
 )
+_NAMED_CODE = re.compile(rb"(?i)S?Xid\s*\(PCI[^)]{0,40}\)\s*:?\s*(\d{1,5})\b")
+_NAMED_CODES = 10  # that are listed
 # Where lines of these kinds were left out, an event may have been among them.
 _MAY_HIDE = frozenset({"by_program", "unread", "cut", "format", "overlong"})
 # Trouble that is no event: a log with these is not a good one.
@@ -233,6 +239,12 @@ class LeftOut:
     unread: Sequence[Unread] = ()
     has_lines: bool = False
     is_kernel_log: bool = False
+    named_codes: set[int] = field(default_factory=set)
+
+    def note_codes(self, line: bytes) -> None:
+        """The code that a line names as the driver prints it, of a line that was no event."""
+        if (found := _NAMED_CODE.search(line)) and len(self.named_codes) < _NAMED_CODES:
+            self.named_codes.add(int(found[1]))
 
     def look_at(self, line: bytes) -> None:
         """Each line, until one of a kernel log, of the driver or of the parser is among them."""
@@ -257,11 +269,18 @@ class LeftOut:
         for kind, sentence in _SENTENCES.items():
             of_kind = [lines for lines in self.lines if lines.kind == kind]
             if of_kind:
-                yield sentence.format(counted(sum(lines.total for lines in of_kind), "line"))
+                yield sentence.format(counted(sum(lines.total for lines in of_kind), "line")) + self._by_hand(kind)
                 if verbose:
                     yield from (f"  {_place(lines)}" for lines in of_kind)
         for member in self.unread:
             yield f"not read: {_shown(member.name) or 'this file'} ({member.why})"
+
+    def _by_hand(self, kind: str) -> str:
+        """What a person who knows that the driver printed such a line can ask."""
+        if kind != "by_program" or not self.named_codes:
+            return ""
+        asked = ", ".join(f"gpu-ami runbook {code}" for code in sorted(self.named_codes))
+        return f"; if the driver printed what it quotes: {asked}"
 
     def document(self) -> dict[str, Any]:
         """The last line of `--json`; {} where nothing was left out."""

@@ -94,6 +94,12 @@ def alarm_of_action(action: str, code: int | str | None = None) -> Alarm | None:
     return next((alarm for alarm in of_kind(EVENTS) if action in alarm.actions or code in alarm.codes), None)
 
 
+def first_step(explanation: catalogue.Explanation) -> str:
+    """What the runbook of a code says to do first, after the code's own meaning; "" where no alarm is raised."""
+    alarm = alarm_of_action(explanation.action, explanation.code if explanation.kind == "xid" else None)
+    return alarm.first if alarm else ""
+
+
 def of_kind(kind: str) -> Sequence[Alarm]:
     return [alarm for alarm in load_alarms() if alarm.kind == kind]
 

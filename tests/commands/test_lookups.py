@@ -128,3 +128,31 @@ def test_text_has_id_and_promise(capsys: pytest.CaptureFixture[str]) -> None:
 def test_mistakes_are_usage_errors(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
     assert cli.main(["checks", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "node-17: NVRM: Xid (PCI:0000:53:00): 79, GPU has fallen off the bus.",
+        "Xid (PCI:0000:53:00): 79, GPU has fallen off the bus.",
+        '"NVRM: Xid (PCI:0000:53:00): 79, pid=7"',
+        "[91.5] NVRM: GPU at PCI:0000:53:00: GPU 0000:53:00.0 has fallen off the bus.",
+    ],
+)
+@pytest.mark.parametrize("command", ["xid", "runbook"])
+def test_code_is_found_in_a_pasted_line(command: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, line]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Xid 79: GPU has fallen off the bus")
+    assert "copy what you need from its instance store volumes" in shown and "In an Auto Scaling group" in shown
+
+
+def test_pasted_sxid_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["xid", "n7: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32"]) == 0
+    assert capsys.readouterr().out.startswith("SXid 12028:")
+
+
+def test_silent_agent_s_runbook_names_what_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runbook", "agent-silent"]) == 0
+    shown = capsys.readouterr().out
+    assert [word for word in ("gpu-ami-diagnose", "gpu-ami lint-agent", "iam/instance.json") if word not in shown] == []

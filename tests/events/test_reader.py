@@ -40,7 +40,8 @@ def test_table_names_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert drill.endswith("(drill: written by a process, not by the kernel)")
     assert summary == [
         "0000:00:1e.0 (GPU-12345678-1234-1234-1234-123456789abc): Stop and start the instance so that EC2 moves it to "
-        "another host; a reboot stays on the faulty one. Cause: Xid 79, GPU has fallen off the bus."
+        "another host; a reboot stays on the faulty one. Cause: Xid 79, GPU has fallen off the bus.",
+        "All steps, with --node eks|ecs|slurm|asg those of a node: gpu-ami runbook 79",
     ]
 
 
@@ -71,7 +72,7 @@ def test_instructions_name_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture
     """The command takes the PCI address that the line names, because an index changes when a GPU is lost."""
     (tmp_path / "log").write_text("4,1,2,-;NVRM: Xid (PCI:0000:00:1e): 48, DBE\n")
     _, out, _ = run(capsys, "events", str(tmp_path / "log"))
-    instructions = out.splitlines()[-1]
+    instructions = out.splitlines()[-2]
     assert "nvidia-smi --gpu-reset -i 0000:00:1e.0" in instructions
     assert instructions.index("reboot the instance") < instructions.index("--gpu-reset")
 
@@ -193,7 +194,8 @@ def test_quotations_in_a_named_file_count_and_nothing_is_dropped_in_silence(
     code, out, _ = run(capsys, "events", str(tmp_path / "log"))
     assert code == 0 and out.splitlines()[-2:] == [
         "3 lines that look like quotations of kernel lines: counted, origin unknown",
-        "1 line in which a program or a sentence names an Xid: not counted",
+        "1 line in which a program or a sentence names an Xid: not counted; if the driver printed what it quotes: "
+        "gpu-ami runbook 79",
     ]
     _, out, _ = run(capsys, "events", str(tmp_path / "log"), "--json")
     *events, left_out = [json.loads(line) for line in out.splitlines()]

@@ -178,5 +178,7 @@ def test_cause_that_an_xid_45_names_is_not_nothing_to_do() -> None:
 def test_line_numbers_are_said_on_request() -> None:
     _, lines = read("\n".join(["python3[7]: " + DMESG] * 3 + ["", "gpud[1]: " + XID]))
     assert list(lines.sentences(verbose=True)) == [
-        "4 lines in which a program or a sentence names an Xid: not counted", "  lines 1-3, 5",
+        "4 lines in which a program or a sentence names an Xid: not counted; if the driver printed what it quotes: "
+        "gpu-ami runbook 74",
+        "  lines 1-3, 5",
     ]  # fmt: skip
