@@ -132,13 +132,13 @@ class Daemon:
         """Serves until `stop` is set, then removes every machine and disk of an instance."""
         from localregion import alarms
         from localregion.api import Api, Authorization, ConditionsLayer, EksLayer, JsonLayer
-        from localregion.backends.container_service import ContainerService
+        from localregion.backends import container_service
         from localregion.backends.systems_manager import SystemsManager
 
         systems_manager = SystemsManager(self.ec2, packages=functools.partial(_distributed, self.layout.home))
-        containers = ContainerService(self.ec2, endpoint=f"http://{API_ADDRESS}")
+        containers = container_service.ContainerService(self.ec2, endpoint=f"http://{API_ADDRESS}")
         moto = JsonLayer(self._moto, SystemsManager.services, systems_manager.answer)
-        moto = JsonLayer(moto, ContainerService.services, containers.answer)
+        moto = JsonLayer(moto, container_service.ContainerService.services, containers.answer)
         api = Api(moto, self.reconciler, self.images, self.layout)
         judge = Authorization.of(self.decisions.conditions, self.ec2)
         layer = ConditionsLayer(api, self.decisions, authorization=judge, zone_of=self.ec2.zone_of)

@@ -248,12 +248,6 @@ def test_a_package_says_what_is_inside(package: str) -> None:
 
 # Modules that are tested through their package's door alone, and the file that does it.
 _THROUGH_THE_DOOR = {
-    "localregion.backends.container_service.instances": (
-        "tests/localregion/backends/container_service/test_container_service.py"
-    ),
-    "localregion.backends.container_service.actions": (
-        "tests/localregion/backends/container_service/test_container_service.py"
-    ),
     "gpu_ami.cloud.launches": "tests/validate/machines/test_user_data.py",
     "gpu_ami.commands.json_types": "tests/test_json_schemas.py",
     "gpu_ami.validate.clusters.parallelcluster": "tests/validate/test_cluster.py",

@@ -37,8 +37,7 @@ from moto.sns.exceptions import SNSException
 from moto.sns.models import sns_backends
 
 from localregion.alarms import evaluation
-from localregion.alarms.datapoints import Labels
-from localregion.alarms.evaluation import ALARM, INSUFFICIENT_DATA, MISSING, OK, Outcome, stamp
+from localregion.alarms.evaluation import ALARM, INSUFFICIENT_DATA, MISSING, OK, Labels, Outcome, stamp
 from localregion.alarms.metric_math import Unsupported
 
 SUBJECT_CHARACTERS = 100  # of an SNS message (API reference of SNS, Publish)

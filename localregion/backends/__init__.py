@@ -7,7 +7,7 @@ logs                 log events that arrive late; metrics of log events: metric 
 cloudformation       alarms and metric filters of stacks
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
 ec2_groups           placement groups; which connections security groups allow; how a service refuses a call
-container_service/   ECS: container instances and tasks
+container_service    ECS: container instances and tasks
 systems_manager/     managed nodes, Run Command and State Manager
 """
 

@@ -1,7 +1,6 @@
 """Disk images of the local region: base images and AMIs.
 
-store                AMIs and their disks: create, copy, register, remove
-spare_disks          copies of AMIs' disks that are begun before the launch, with their loop devices
+store                AMIs and their disks: create, copy, register, remove; copies that are begun before the launch
 base_image           Debian 12, made by mmdebstrap
 prepare              makes it before it is needed, for `make prove`
 source_ami           the AMIs of base images, as plans find them; an AMI made of a tree of files; the SSM Agent
@@ -10,8 +9,7 @@ base_ami_packages    packages that a node family's base AMI contains
 """
 
 from localregion.images.rootfs_layers import Base, Tree, require_root
-from localregion.images.spare_disks import LoopDevice, SpareDisks
-from localregion.images.store import ImageJob, ImageStore, Request, copy_disk, own_disk
+from localregion.images.store import ImageJob, ImageStore, LoopDevice, Request, SpareDisks, copy_disk, own_disk
 
 __all__ = [
     "Base", "ImageJob", "ImageStore", "LoopDevice", "Request", "SpareDisks", "Tree", "copy_disk", "own_disk",

@@ -1,8 +1,7 @@
 """QEMU machines behind the EC2 API.
 
 factory              turns an instance into a machine: disk, boot files, devices, metadata service
-qemu                 one QEMU process: command line, how it ended, the serial console's file
-qmp                  QEMU's control socket
+qemu                 one QEMU process: command line, how it ended, the serial console's file, the control socket
 reconcile            keeps machines and the API in the same state
 boards               GPUs of an instance type as PCI devices; its NVSwitches, EFA interfaces and Neuron devices
 firmware             kernel, initrd and command line of a disk image
@@ -17,8 +16,7 @@ The region's daemon alone needs factory and reconcile, and with them moto; clien
 from localregion.machines.boards import Devices, devices_of, planned_architecture
 from localregion.machines.firmware import default_entry
 from localregion.machines.platforms import qemu_version
-from localregion.machines.qemu import CONSOLE, PROCESS, Exit, read_console
-from localregion.machines.qmp import short_path
+from localregion.machines.qemu import CONSOLE, PROCESS, Exit, read_console, short_path
 
 __all__ = [
     "CONSOLE",

@@ -28,7 +28,7 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 
 from localregion.backends import INSTANCE_SECRET, InstanceView, instance_access_key
-from localregion.machines.qmp import short_path
+from localregion.machines.qemu import short_path
 
 VERSIONS = ("2009-04-04", "2016-09-02", "2018-09-24", "2021-03-23", "latest")
 _MAX_TTL = 21600

@@ -4,17 +4,24 @@ The machine's folder is QEMU's working directory and holds every file that it us
 path has at most 107 bytes), and a comma in the home's path does not break QEMU's options.
 
 The serial console of a machine: a file that QEMU appends to.
+
+QEMU's control socket (QMP).
+
+Source: QEMU 7.2, docs/interop/qmp-spec.txt: JSON lines; a greeting, then answers and events.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
+import socket
 import threading
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +33,6 @@ from localregion.machines.boards import Board, device_options
 from localregion.machines.firmware import Boot
 from localregion.machines.interconnect import Interconnect
 from localregion.machines.platforms import PLATFORMS, Platform
-from localregion.machines.qmp import Qmp
 
 CONSOLE = "console.log"
 
@@ -317,3 +323,49 @@ def out_of_memory_text(memory_mib: int) -> str:
     available = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
     now = f"{int(available[1]) // 1024} MiB are available now" if available else "how much is available is unknown"
     return f"QEMU was killed (signal 9), as the kernel does when memory is full: it needs {memory_mib} MiB, {now}"
+
+
+class Qmp:
+    """A connection to QEMU's control socket. One thread iterates over `messages`; any may `execute`."""
+
+    def __init__(self, path: Path, still_there: Callable[[], bool], timeout: float = 30.0) -> None:
+        self._socket = _connect(path, still_there, timeout)
+        self._lines = self._socket.makefile("rb")
+        self._lock = threading.Lock()
+        self._lines.readline()  # the greeting
+        self.execute("qmp_capabilities")
+
+    def execute(self, command: str, arguments: Mapping[str, str] | None = None) -> None:
+        """Sends a command; its answer comes among the messages and is not waited for."""
+        message = {"execute": command} | ({"arguments": arguments} if arguments else {})
+        with self._lock:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def messages(self) -> Iterator[dict[str, object]]:
+        """Events and answers, until QEMU ends."""
+        for line in self._lines:
+            yield json.loads(line)
+
+
+def _connect(path: Path, still_there: Callable[[], bool], timeout: float) -> socket.socket:
+    deadline = time.monotonic() + timeout
+    while still_there() and time.monotonic() < deadline:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with short_path(path) as name:
+                connection.connect(name)
+            return connection
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            time.sleep(0.02)  # QEMU creates the socket within milliseconds and does not signal it
+    raise MachineError(f"{path}: QEMU did not open its control socket")
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A name for a socket whose path may be longer than the 107 bytes that the kernel accepts."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -2,6 +2,5 @@
 
 sandbox              starts and ends a sandbox; builds a driver's module in one (`gpu-ami sources --build`)
 sandbox_init         process 1 inside
-kernel_settings      settings of /proc/sys as plain files
 builder              a builder of the local region: an instance's disk in a sandbox
 """

@@ -40,7 +40,7 @@ from localregion.architectures import DEFAULT
 from localregion.images import Base, Tree, require_root, rootfs_layers
 from localregion.machines import Devices, devices_of
 from localregion.mirror import debian_archive
-from localregion.sandbox import kernel_settings, sandbox_init
+from localregion.sandbox import sandbox_init
 from validator.plan_document import NvidiaDriver, section
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def start(
     settings: those of sandbox_init without folder and descriptors. output: fd for what it prints. kept: descriptors
     that stay open until its root is mounted.
     """
-    settings_of_the_host = json.dumps(kernel_settings.read("/proc/sys/net"))
+    settings_of_the_host = json.dumps(sandbox_init.read_settings("/proc/sys/net"))
     (folder / sandbox_init.OF_THE_HOST).write_text(settings_of_the_host, encoding="ascii")
     report_read, report_write = os.pipe()
     ours, packages = socket.socketpair()

@@ -29,7 +29,6 @@ from localregion.architectures import ARCHITECTURES, DEFAULT
 from localregion.images import Tree, base_image, rootfs_layers
 from localregion.loopback import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from localregion.machines import default_entry
-from localregion.sandbox import kernel_settings
 
 _PR_SET_NAME = 15
 _INSIDE_SECONDS = 300  # a program of another architecture is emulated
@@ -190,8 +189,8 @@ class SandboxRoot:
         self.mount("--bind", "memory/cmdline", "root/proc/cmdline")
         copy = self.folder / "memory/proc-sys"
         # Some settings of the network are those of the whole kernel, and only its first name space shows them.
-        kernel_settings.write(json.loads((self.folder / OF_THE_HOST).read_text(encoding="ascii")), f"{copy}/net")
-        kernel_settings.write(kernel_settings.read(f"{self.root}/proc/sys"), str(copy))
+        write_settings(json.loads((self.folder / OF_THE_HOST).read_text(encoding="ascii")), f"{copy}/net")
+        write_settings(read_settings(f"{self.root}/proc/sys"), str(copy))
         (copy / "kernel/osrelease").write_text(f"{kernel}\n")
         (copy / "kernel/random").mkdir(exist_ok=True)
         self.mount("--bind", "root/proc/sys/kernel/random", "memory/proc-sys/kernel/random")
@@ -453,6 +452,33 @@ def main(argv: list[str]) -> int:
             end_all()
             root.leave()
     return 0
+
+
+def read_settings(source: str) -> dict[str, str]:
+    """The files below a folder of /proc/sys by their path in it, without those that cannot be read.
+
+    What is bound from the host is left out. There are a thousand of them, hence no Path.
+    """
+    found = {}
+    for folder, folders, files in os.walk(source):
+        folders[:] = [name for name in folders if name not in ("binfmt_misc", "random")]
+        for name in files:
+            with contextlib.suppress(OSError), open(f"{folder}/{name}", encoding="latin-1") as file:  # noqa: PTH123
+                found[os.path.relpath(f"{folder}/{name}", source)] = file.read()
+    return found
+
+
+def write_settings(settings: Mapping[str, str], target: str) -> None:
+    """Writes what `read_settings` returned as plain files."""
+    made: set[str] = set()
+    for name, content in settings.items():
+        path = f"{target}/{name}"
+        folder = os.path.dirname(path)  # noqa: PTH120
+        if folder not in made:
+            made.add(folder)
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        with open(path, "w", encoding="latin-1") as file:  # noqa: PTH123
+            file.write(content)
 
 
 if __name__ == "__main__":

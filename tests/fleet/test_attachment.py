@@ -12,7 +12,7 @@ from gpu_ami.fleet import payload
 from gpu_ami.fleet.attachment import Attachment, plan_steps, require_future
 from gpu_ami.progress import Progress
 from localregion.backends import Refused
-from localregion.backends.systems_manager.commands import PluginResult
+from localregion.backends.systems_manager.ssm import PluginResult
 from tests.fleet.service_machines import Fleet, files, read_json, units
 
 ALL = Selection(tags={"fleet": "train"})

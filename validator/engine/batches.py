@@ -7,6 +7,10 @@ Package queries: `host.package(name)` runs one `dpkg-query` for each name, and e
 of the host's CPU time. File attributes: `host.file(path)` runs one `stat` for each attribute, and a check asks for them
 one after the other: owner, group and mode take three round trips. The first of these commands asks for the others too;
 a check that asks for them at once gets what its first one has told (scheduler.py).
+
+Recognizes shell commands that may change their host.
+
+When unsure, a command is assumed to change it: that costs a round trip, while the opposite could give a wrong verdict.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Explains each file of an image: the base AMI's, a package's, a role's, derived by the system, or the machine's own.
 
 An entry is explained by the first of these that matches all its attributes. All others are findings.
+
+Compares an entry with a rule of its path: kind, owner, mode, target, and what its check says of the content.
+
+Lines of small files that programs write (GRUB's environment, dpkg's diversions and overrides) are compared with the
+base AMI's. The inventory has them; a base inventory that does not record them explains every line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Packages of a planned component: their installed versions, and whether a system upgrade can change them."""
+"""Packages of a planned component: their installed versions, and whether a system upgrade can change them.
+
+Whether the package manager's database can be read. Where it cannot, no package is missing: nothing is known of them.
+
+dpkg-query ends with status 2 and `error: parsing file …` for a damaged /var/lib/dpkg/status, and finds no package in
+one that is empty; rpm says `cannot open Packages database`, or that rpm itself is not installed. Observed with
+dpkg 1.21 and rpm 4.18 (2026-11-25).
+"""
 
 from __future__ import annotations
 

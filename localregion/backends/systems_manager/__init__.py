@@ -4,9 +4,9 @@ Parameters and documents are moto's.
 
 A machine's agent (localregion/replicas/ssm_agent) asks for what it has to run, and sends what became of it.
 
-ssm           the actions of the API, as dictionaries in and out; State Manager associations
+ssm           the actions of the API, as dictionaries in and out; State Manager associations; managed nodes; commands
+              and their invocations: concurrency, errors, timeouts, output
 documents     Command documents: AWS's own that are known here, and the steps of a document with its parameters
-commands      managed nodes; commands and their invocations: concurrency, errors, timeouts, output
 
 Sources: AWS Systems Manager API reference (SendCommand, CommandInvocation, GetCommandInvocation, CommandPlugin,
 InstanceInformation, CreateAssociation) and user guide ("Understanding command statuses", "Using targets and rate

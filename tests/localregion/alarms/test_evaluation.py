@@ -17,7 +17,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.cloudwatch.models import MetricAggregatedDatum, MetricDatum
 
-from localregion.alarms import datapoints, transitions
+from localregion.alarms import evaluation, transitions
 from localregion.alarms.evaluation import ALARM, INSUFFICIENT_DATA, OK, TREATMENTS, Decision, Rule, decide
 from localregion.alarms.metric_math import Unsupported
 from tests.localregion.alarms.conftest import Account
@@ -129,7 +129,7 @@ def test_contributor_has_one_id() -> None:
 
 
 END = datetime.datetime(2026, 11, 23, 6, 0)
-RANGE = datapoints.EvaluationRange(END, 300, 3)
+RANGE = evaluation.EvaluationRange(END, 300, 3)
 
 
 def value(number: float, minutes_before: float, unit: str = "None") -> MetricDatum:
@@ -138,7 +138,7 @@ def value(number: float, minutes_before: float, unit: str = "None") -> MetricDat
 
 def test_datum_belongs_to_the_period_that_begins_at_its_time() -> None:
     data = [value(1, 15.5), value(2, 15), value(3, 10), value(4, 5.1), value(5, 0)]
-    assert datapoints.series(data, "Sum", RANGE) == {0: 2, 1: 7}
+    assert evaluation.datapoints(data, "Sum", RANGE) == {0: 2, 1: 7}
     assert RANGE.time(1) == datetime.datetime(2026, 11, 23, 5, 50)
 
 
@@ -148,22 +148,22 @@ def test_time_with_a_zone_is_the_same_moment() -> None:
 
 
 def test_other_units_are_other_data() -> None:
-    assert datapoints.series([value(1, 1, "Count"), value(2, 1)], "Sum", RANGE, "Count") == {2: 1}
+    assert evaluation.datapoints([value(1, 1, "Count"), value(2, 1)], "Sum", RANGE, "Count") == {2: 1}
 
 
 def test_statistic_sets_count_their_samples_and_have_no_percentile() -> None:
     many = MetricAggregatedDatum("n", "m", 1.0, 3.0, 4.0, 8.0, [], END - datetime.timedelta(minutes=1))
     one = MetricAggregatedDatum("n", "m", 7.0, 7.0, 2.0, 14.0, [], END - datetime.timedelta(minutes=1))
-    assert datapoints.series([many, value(10, 1)], "SampleCount", RANGE) == {2: 5}
-    assert datapoints.series([many, value(10, 1)], "Average", RANGE) == {2: 3.6}
-    assert datapoints.series([many], "p50", RANGE) == {}
-    assert datapoints.series([one, value(9, 1)], "p60", RANGE) == {2: 7}
+    assert evaluation.datapoints([many, value(10, 1)], "SampleCount", RANGE) == {2: 5}
+    assert evaluation.datapoints([many, value(10, 1)], "Average", RANGE) == {2: 3.6}
+    assert evaluation.datapoints([many], "p50", RANGE) == {}
+    assert evaluation.datapoints([one, value(9, 1)], "p60", RANGE) == {2: 7}
 
 
 @pytest.mark.parametrize("name", ["", "p101", "TM(10%:90%)", "sum"])
 def test_other_statistics_are_refused(name: str) -> None:
     with pytest.raises(Unsupported, match="the statistic"):
-        datapoints.check_statistic(name)
+        evaluation.check_statistic(name)
 
 
 # The tables of the CloudWatch user guide, "Configuring how CloudWatch alarms treat missing data".
@@ -442,7 +442,7 @@ def test_query_without_groups_and_data_is_missing_data(aws: Account) -> None:
 
 def test_query_is_read() -> None:
     text = """select avg("x y") from "A/B" where I != 'i-1' and G='t' group by I, G order by avg() asc limit 5"""
-    query = datapoints.parse(text)
+    query = evaluation.parse_query(text)
     assert (query.statistic, query.metric, query.namespace, query.names) == ("Average", "x y", "A/B", None)
     assert query.conditions == [("I", False, "i-1"), ("G", True, "t")] and query.group == ["I", "G"]
 
@@ -457,4 +457,4 @@ def test_query_is_read() -> None:
 )  # fmt: skip
 def test_other_queries_are_refused(text: str) -> None:
     with pytest.raises(Unsupported):
-        datapoints.parse(text)
+        evaluation.parse_query(text)

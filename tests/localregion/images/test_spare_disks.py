@@ -18,7 +18,7 @@ import pytest
 
 from gpu_ami.errors import CloudError
 from localregion import host
-from localregion.images import SpareDisks, spare_disks, store
+from localregion.images import SpareDisks, store
 
 MIB = 1 << 20
 devices = pytest.mark.skipif(
@@ -36,7 +36,7 @@ def backing(device: Path) -> str:
 def test_it_shows_what_was_written_after_it_was_set_up(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
     disk.touch()
-    loop = spare_disks.attach(disk, MIB)
+    loop = store.attach(disk, MIB)
     assert loop is not None
     os.read(loop.fileno(), 512)  # as a program of the host may that looks at new devices
     disk.write_bytes(b"a" * MIB + b"b" * MIB)
@@ -54,7 +54,7 @@ def test_it_shows_what_was_written_after_it_was_set_up(tmp_path: Path) -> None:
 def test_it_is_free_when_it_is_closed(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
     disk.touch()
-    loop = spare_disks.attach(disk, MIB)
+    loop = store.attach(disk, MIB)
     assert loop is not None and backing(loop.path) == str(disk)
     loop.close()
     loop.close()
@@ -62,9 +62,9 @@ def test_it_is_free_when_it_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_host_without_them_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spare_disks, "_CONTROL", tmp_path / "loop-control")
+    monkeypatch.setattr(store, "_CONTROL", tmp_path / "loop-control")
     (tmp_path / "disk.raw").touch()
-    assert spare_disks.attach(tmp_path / "disk.raw", MIB) is None
+    assert store.attach(tmp_path / "disk.raw", MIB) is None
 
 
 @devices
@@ -73,18 +73,18 @@ def test_a_device_that_another_program_took_first_is_left_to_it(
 ) -> None:
     (tmp_path / "taken.raw").touch()
     (tmp_path / "disk.raw").touch()
-    taken = spare_disks.attach(tmp_path / "taken.raw", 0)
+    taken = store.attach(tmp_path / "taken.raw", 0)
     assert taken is not None
-    find, tries = spare_disks._open_free, []
+    find, tries = store._open_free, []
 
-    def open_free() -> spare_disks.LoopDevice:
+    def open_free() -> store.LoopDevice:
         tries.append(1)
         if len(tries) > 1:
             return find()
-        return spare_disks.LoopDevice(taken.path, os.open(taken.path, os.O_RDWR))
+        return store.LoopDevice(taken.path, os.open(taken.path, os.O_RDWR))
 
-    monkeypatch.setattr(spare_disks, "_open_free", open_free)
-    loop = spare_disks.attach(tmp_path / "disk.raw", 0)
+    monkeypatch.setattr(store, "_open_free", open_free)
+    loop = store.attach(tmp_path / "disk.raw", 0)
     assert loop is not None and loop.path != taken.path and len(tries) == 2
     loop.close()
     taken.close()
@@ -122,13 +122,13 @@ def test_who_comes_early_waits(
     tmp_path: Path, source: Path, spares: SpareDisks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_copy = threading.Event()
-    copy = spare_disks.fill_disk
+    copy = store.fill_disk
 
     def slowly(*arguments: Any) -> None:
         assert may_copy.wait(20)
         copy(*arguments)
 
-    monkeypatch.setattr(spare_disks, "fill_disk", slowly)
+    monkeypatch.setattr(store, "fill_disk", slowly)
     spares.begin("ami-1", source)
     threading.Timer(0.2, may_copy.set).start()
     assert spares.take("ami-1", tmp_path / "taken") and (tmp_path / "taken").read_bytes() == b"content"
@@ -148,8 +148,8 @@ class SlowCopies:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started, self.may_copy, self.files = threading.Semaphore(0), threading.Event(), []  # type: ignore[var-annotated]
-        self._copy = spare_disks.fill_disk
-        monkeypatch.setattr(spare_disks, "fill_disk", self._slowly)
+        self._copy = store.fill_disk
+        monkeypatch.setattr(store, "fill_disk", self._slowly)
 
     def _slowly(self, source: Path, target: Path, given_up: Callable[[], bool]) -> None:
         self.files.append(target.stat().st_ino)
@@ -244,7 +244,7 @@ def test_the_end_waits_for_no_copy(
     looks = iter([False, True])
     with pytest.raises(CloudError, match="canceled"):
         (tmp_path / "target").touch()
-        spare_disks.fill_disk(source, tmp_path / "target", lambda: next(looks))
+        store.fill_disk(source, tmp_path / "target", lambda: next(looks))
     assert b"last part" not in (tmp_path / "target").read_bytes()
     spares.begin("ami-1", source)
     spares.end()
@@ -293,7 +293,7 @@ def test_a_copy_that_failed_is_none(
     monkeypatch: pytest.MonkeyPatch,
     refuses: str,
 ) -> None:
-    monkeypatch.setattr(f"localregion.images.spare_disks.{refuses}", _refuse)
+    monkeypatch.setattr(f"localregion.images.store.{refuses}", _refuse)
     spares.begin("ami-1", source)
     assert not spares.take("ami-1", tmp_path / "taken") and not (tmp_path / "taken").exists()
 
@@ -322,14 +322,14 @@ def test_its_loop_device_is_set_up_while_it_is_empty_and_goes_with_it(
         loops.append(Loop())
         return loops[-1]
 
-    monkeypatch.setattr(spare_disks, "attach", attach)
+    monkeypatch.setattr(store, "attach", attach)
     for number in range(3):
         spares.begin(f"ami-{number}", source)
     taken = spares.take("ami-2", tmp_path / "taken")
     workers.shutdown(wait=True)
     assert taken and taken.loop in loops and taken.path.read_bytes() == b"content"
     assert sorted(loop.closed for loop in loops) == [False, False, True]  # the oldest was given up
-    monkeypatch.setattr(spare_disks, "fill_disk", _refuse)
+    monkeypatch.setattr(store, "fill_disk", _refuse)
     with ThreadPoolExecutor(1) as executor:
         failing = SpareDisks(tmp_path / "failing", executor.submit)
         failing.begin("ami-1", source)

@@ -13,7 +13,7 @@ from gpu_ami.errors import CloudError, GpuAmiError
 from localregion import host
 from localregion.backends import InstanceView
 from localregion.backends.ec2_groups import GroupRules
-from localregion.images import LoopDevice, SpareDisks, spare_disks
+from localregion.images import LoopDevice, SpareDisks, store
 from localregion.machines import factory, platforms
 from localregion.machines.boards import FAULT_TAG
 from localregion.machines.factory import MachineFactory
@@ -182,7 +182,7 @@ def test_a_sandbox_alone_gets_the_copy_s_loop_device(
     monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
     monkeypatch.setattr(platforms, "usable", lambda *_: True)
     loop = Loop()
-    monkeypatch.setattr(spare_disks, "attach", lambda *_: loop)
+    monkeypatch.setattr(store, "attach", lambda *_: loop)
     instance = world.launch()
     if tag:
         world.ec2.backend.create_tags([instance.id], {factory.MACHINE_TAG: tag})

@@ -16,8 +16,7 @@ from gpu_ami.files import write_json
 from localregion.machines import firewall, platforms
 from localregion.machines.firewall import DroppedPort
 from localregion.machines.metadata import NOTICE_TAG, build_tree, look_up
-from localregion.machines.qemu import cap_console, note_on_console, read_console
-from localregion.machines.qmp import Qmp, short_path
+from localregion.machines.qemu import Qmp, cap_console, note_on_console, read_console, short_path
 from tests.localregion.machines.test_metadata import VIEW
 from tests.onhost.drain_hook.programs import hook_module
 

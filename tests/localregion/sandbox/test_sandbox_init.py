@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from localregion.sandbox import kernel_settings, sandbox_init
+from localregion.sandbox import sandbox_init
 
 
 def test_the_last_file_names_the_default_user(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_settings_are_copied_as_far_as_they_can_be_read(tmp_path: Path) -> None:
     (source / "kernel/random/uuid").write_text("x")
     (source / "kernel/gone").symlink_to("nowhere")
     (source / "top").write_bytes(b"\xe4\n")
-    settings = kernel_settings.read(str(source))
+    settings = sandbox_init.read_settings(str(source))
     assert settings == {"kernel/osrelease": "6.1\n", "top": "\xe4\n"}
-    kernel_settings.write(settings, str(tmp_path / "target"))
+    sandbox_init.write_settings(settings, str(tmp_path / "target"))
     copied = sorted(path.relative_to(tmp_path / "target").as_posix() for path in (tmp_path / "target").rglob("*"))
     assert copied == ["kernel", "kernel/osrelease", "top"]
     assert (tmp_path / "target/top").read_bytes() == b"\xe4\n"

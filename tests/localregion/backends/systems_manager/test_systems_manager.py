@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from localregion.backends import Refused
-from localregion.backends.systems_manager.commands import Command, Invocation, Nodes, PluginResult, limit
 from localregion.backends.systems_manager.documents import AWS_DOCUMENTS, Step, require_size, steps
-from localregion.backends.systems_manager.ssm import Association
+from localregion.backends.systems_manager.ssm import Association, Command, Invocation, Nodes, PluginResult, limit
 from tests.localregion.conftest import Clock, World
 
 
