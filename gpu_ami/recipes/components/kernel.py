@@ -41,7 +41,8 @@ def _section(context: ResolveContext, versions: Assignment, sources: Sources) ->
 
 
 def _note_series_of_older_amis(context: ResolveContext, package: str, sources: Sources) -> None:
-    brings = next(one for one in context.installable_kernels if context.kernel_packages(one)["package"] == package)
+    of_series = context.kernel_packages(context.kernel)["package"]
+    brings = next(one for one in context.installable_kernels if context.kernel_packages(one)["package"] == of_series)
     sources.note(
         f"kernel {context.kernel}: {package} of {context.os_name} brings {brings} today, so the build stops unless the "
         f"source AMI boots {context.kernel} (name an older AMI in source_ami)"

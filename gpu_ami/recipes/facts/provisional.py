@@ -246,22 +246,27 @@ def _with_driver(facts: Facts, version: str, mark: Row) -> Facts:
 
 
 def _with_kernel(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[Unknown]]:
-    """A series newer than all that the facts know of the system."""
+    """A series newer than all that the facts know of the system; of a package that rolls to the next one, also between.
+
+    A system with a package for each series (Amazon Linux) has no others between them.
+    """
     section, name = values.get("kernel"), str(values.get("os"))
     asked = str(section.get("version", "")) if isinstance(section, Mapping) else ""
     system = facts.operating_systems.get(name)
     if not asked or system is None or asked in map(str, system["kernels"]):
         return facts, []
-    newest = max(map(str, system["kernels"]), key=parts)
-    is_next = parts(newest) < parts(asked) and parts(asked)[0] <= parts(newest)[0] + 1 and parts(asked)[1] <= 30
-    if not is_next or values.get("node", "ec2") != "ec2":
+    known = sorted(map(str, system["kernels"]), key=parts)
+    oldest = known[0] if "default" in system["kernel_packages"] else known[-1]
+    is_possible = parts(oldest) < parts(asked) and parts(asked)[0] <= parts(known[-1])[0] + 1 and parts(asked)[1] <= 30
+    if not is_possible or values.get("node", "ec2") != "ec2":
         return facts, []
+    near = next((one for one in known if parts(asked) < parts(one)), known[-1])
     rows = dict(system["kernel_packages"])
-    if "default" not in rows:  # the packages have the series in their names
-        rows[asked] = _renamed(rows[newest], newest, asked)
+    if near in rows:  # packages may have the series in their names
+        rows[asked] = _renamed(rows[near], near, asked)
     row = {**system, "kernels": [*system["kernels"], asked], "kernel_packages": rows}
     return _replaced(facts, "operating_systems", {**facts.operating_systems, name: row}), [
-        Unknown("kernel", asked, newest)
+        Unknown("kernel", asked, near)
     ]
 
 
