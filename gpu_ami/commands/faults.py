@@ -60,6 +60,8 @@ def register(subparsers: Any) -> None:
     text = "inject several distinguishable faults at a time; an unexpected result is tried again alone"
     parser.add_argument("--together", action="store_true", help=text)
     parser.add_argument("--list", action="store_true", help="only list the faults")
+    text = "YAML list of waived checks, as of `gpu-ami prove`: their failures are none of a fault's (docs/checks.md)"
+    parser.add_argument("--waivers", type=Path, metavar="FILE", help=text)
     stages.add_where(parser)
     stages.add_instance_types(parser)
     parser.set_defaults(execute=execute, again="the same command with --resume continues with the remaining faults")
@@ -98,6 +100,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
 
     if args.proofs < 1:
         raise UsageError(f"--proofs: expected at least 1, got {args.proofs}")
+    stages.require_waivers(args.waivers)
     out = stages.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
     ami = _proven_ami(out) if plan.document.get("origin") == OBSERVED else image.load(out).ami
@@ -112,6 +115,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
         if plan.document.get("origin") != OBSERVED:
             session.region.prepare(plan.document)  # packages that some faults install
         options = [BUSY, *stages.golden_folders()]  # a fault may slow the machine down
+        options += [f"--waivers={args.waivers}"] if args.waivers else []
         planned_proof = Proof(plan.document, out / PLAN_FILE, session.place, out / "faults", progress, options=options)
 
         def fresh() -> AbstractContextManager[FaultSession]:

@@ -78,7 +78,7 @@ class FaultSession:
         options = [*self.proof.options, *(["--no-evidence"] if self.known else [])]
         checks = dataclasses.replace(self.proof, options=options).check(self.target).checks
         checks = (*checks, *self._node_checks(self.proof))
-        self.known = [check.id for check in checks if check.verdict != "UNPROVEN"]
+        self.known = [check.id for check in checks if check.verdict != "UNPROVEN" and not check.waived]
         return CleanProof(when, len(checks), round(time.monotonic() - started, 1), _red(checks))
 
     def try_all(
@@ -341,7 +341,7 @@ def _own(fault: Fault, red: Mapping[str, str]) -> dict[str, str]:
 
 
 def _red(checks: Sequence[CheckRecord]) -> dict[str, str]:
-    return {check.id: check.message for check in checks if check.verdict in _RED}
+    return {check.id: check.message for check in checks if check.verdict in _RED and not check.waived}
 
 
 def folder() -> Path:

@@ -15,7 +15,7 @@ from gpu_ami.faults.catalogue import CleanProof, Fault, Trial
 from gpu_ami.faults.trials import FaultSession, NotRestoredError
 from gpu_ami.progress import Progress
 from gpu_ami.validate import Proof, Target
-from validator.results import FAIL, PASS, CheckRecord, Verdict
+from validator.results import FAIL, PASS, CheckRecord, Verdict, WaiverRecord, WaiverState
 from validator.transport.errors import ConnectionDropped
 
 CHECKS = ["boot::test_a", "logs::test_arrives[raw]", "logs::test_arrives[json]", "logs::test_alone", "xid::test_xid"]
@@ -180,6 +180,21 @@ def test_a_missed_fault_is_followed_by_a_clean_proof(session: FaultSession, mach
     tried, proofs = trials(session, fault())
     assert [trial.outcome for trial in tried] == ["missed"]
     assert [proof.when for proof in proofs] == ["after x", "after 1 faults"]
+
+
+def test_a_waived_check_is_no_false_alarm_and_shows_no_fault(
+    session: FaultSession, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiver = WaiverRecord("logs::test_alone", "ours listens", "team", "2027-01-31", {}, WaiverState.USED)
+    failing = dataclasses.replace(a_record("logs::test_alone", FAIL), waived=waiver)
+
+    def check(_proof: Proof, _target: Target) -> Any:
+        return SimpleNamespace(checks=[failing, a_record("boot::test_a", FAIL if machine.red else PASS)])
+
+    monkeypatch.setattr(Proof, "check", check)
+    assert session.prove("again").red == {}
+    assert session.try_one(fault()).outcome == "detected"
+    assert session.try_one(fault(id="y", caught_by="logs::test_alone")).outcome == "out of scope"
 
 
 B = {"id": "b", "inject": "break b", "revert": "mend b", "caught_by": "logs::test_alone"}

@@ -14,7 +14,7 @@ import functools
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -39,6 +39,7 @@ _FIRST_BOOT = "first boot"
 # Programs that packages of a planned component install setuid; dpkg records no modes.
 _SETUID = {"/usr/bin/nvidia-modprobe": 0o4755}  # makes the driver's device nodes for every user (package of that name)
 _PLAIN_MODES = {"d": (0o755,), "f": (0o644, 0o755, 0o444, 0o555)}
+_CAPABILITY = "security.capability"
 _SHOWN = 5
 _MOST_LINKS = 40  # as the kernel (MAXSYMLINKS)
 _SONAME = re.compile(r"lib.+\.so\.[0-9]+")
@@ -146,7 +147,10 @@ class _Explainer:
         self._role_rules = [rule for rule in role_rules if rule.when != unwanted]
         self._first_boot_rules = [rule for rule in rules if rule.when == "first_boot"]
         self._rules = [rule for rule in rules if rule.when not in (unwanted, "first_boot")]
-        self._problems = RuleProblems(image, base, (*self._role_rules, *self._rules), changed_packages)
+        self._setuid = frozenset(path for footprint in footprints for path in footprint.setuid)
+        self._capable = frozenset(path for footprint in footprints for path in footprint.capabilities)
+        rules_of_all = (*self._role_rules, *self._rules)
+        self._problems = RuleProblems(image, base, rules_of_all, changed_packages, self._setuid, self._capable)
         removed = [expression(path) for footprint in footprints for path in footprint.removed]
         self._removed_by_roles = re.compile("|".join(removed) or r"(?!)", re.DOTALL)
         self._pending: list[tuple[Entry, str, str]] = []  # directories without an explanation of their own
@@ -207,10 +211,11 @@ class _Explainer:
         if self._recorded_attributes(entry):
             return ""
         setuid = entry.kind == "f" and entry.mode == _SETUID.get(entry.path)
-        plain = setuid or entry.mode in _PLAIN_MODES.get(entry.kind, ())
+        plain = setuid or entry.mode in _PLAIN_MODES.get(entry.kind, ()) or _is_declared(entry, self._setuid)
         if (entry.owner, entry.group) != ("root", "root") or not plain:
             return f"{mode_and_owner(entry)}, package {names} would have root:root"
-        return "" if not entry.attributes else f"attributes {', '.join(entry.attributes)}"
+        attributes = undeclared_attributes(entry, self._capable)
+        return "" if not attributes else f"attributes {', '.join(attributes)}"
 
     def _recorded_attributes(self, entry: Entry) -> bool:
         """Whether the package manager compared owner, mode and capabilities, as rpm does and dpkg does not."""
@@ -315,6 +320,16 @@ def widest(account: Account, most: int = 10) -> Mapping[str, int]:
     return dict(account.by_rule.most_common(most))
 
 
+def _is_declared(entry: Entry, setuid: Collection[str]) -> bool:
+    """Whether a role declares the program, and its mode is a plain one but for the setuid or setgid bit."""
+    return entry.kind == "f" and entry.path in setuid and entry.mode & 0o1777 in _PLAIN_MODES["f"]
+
+
+def undeclared_attributes(entry: Entry, capable: Collection[str]) -> dict[str, str]:
+    """The entry's attributes without the file capabilities that a role declares."""
+    return {name: value for name, value in entry.attributes.items() if name != _CAPABILITY or entry.path not in capable}
+
+
 class RuleProblems:
     """What rules say about entries of an image.
 
@@ -323,9 +338,17 @@ class RuleProblems:
     """
 
     def __init__(
-        self, image: Inventory, base: Inventory, rules: Sequence[Rule], changed_packages: frozenset[str]
+        self,
+        image: Inventory,
+        base: Inventory,
+        rules: Sequence[Rule],
+        changed_packages: frozenset[str],
+        setuid: frozenset[str] = frozenset(),
+        capable: frozenset[str] = frozenset(),
     ) -> None:
+        """setuid, capable: paths of programs that roles declare with setuid or setgid bit, and with capabilities."""
         self._image, self._base, self._rules, self._changed_packages = image, base, rules, changed_packages
+        self._setuid, self._capable = setuid, capable
 
     def of(self, rule: Rule, entry: Entry, before: Entry | None) -> str:
         """How an entry at one of the rule's paths differs from what the rule allows; "" if it does not."""
@@ -342,16 +365,18 @@ class RuleProblems:
         if entry.kind != "l" and not kept:
             if rule.modes and entry.mode not in rule.modes:
                 return f"mode {entry.mode:04o}, expected {' or '.join(f'{mode:04o}' for mode in rule.modes)}"
-            if not rule.modes and (entry.mode & 0o6000 or entry.mode & 0o002):
+            opened = entry.mode & 0o6000 or entry.mode & 0o002
+            if not rule.modes and opened and not _is_declared(entry, self._setuid):
                 return f"mode {entry.mode:04o}: setuid, setgid or writable by every user"
-        if "security.capability" in entry.attributes:
+        attributes = undeclared_attributes(entry, self._capable)
+        if _CAPABILITY in attributes:
             return "file capabilities"
         kept_attributes = dict(before.attributes) if before is not None else {}
         if flags := sorted(
             name for name in entry.attributes if name.startswith("inode.") and name not in kept_attributes
         ):
             return f"attributes {', '.join(flags)}"
-        if entry.kind == "f" and rule.when != "booted" and dict(entry.attributes) != kept_attributes:
+        if entry.kind == "f" and rule.when != "booted" and attributes != kept_attributes:
             return f"attributes {', '.join(sorted({*entry.attributes, *kept_attributes}))}"
         return self._content_problem(rule.check, entry, kept)
 

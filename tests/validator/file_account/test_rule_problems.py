@@ -95,3 +95,21 @@ def test_an_access_control_list_is_not_what_a_rule_s_program_writes() -> None:
     assert findings(system(opened), system(before), allowed) == [
         "/etc/shadow changed: attributes system.posix_acl_access (rule rule)"
     ]
+
+
+def test_a_role_s_declared_setuid_and_capable_programs_are_explained() -> None:
+    """The check of setuid programs and the account read one declaration."""
+    declared = Footprint("monitor", setuid=("/usr/bin/asks",), capabilities=("/usr/bin/listens",))
+    asks = file("/usr/bin/asks", mode=0o4755, packages=("x",), differs=())
+    listens = file("/usr/bin/listens", packages=("x",), differs=(), attributes={"security.capability": "1"})
+    assert len(findings(system(asks, listens), system())) == 2
+    assert findings(system(asks, listens), system(), footprints=[declared]) == []
+    own = rule("/usr/bin/*")
+    without_package = (replace(asks, packages=()), replace(listens, packages=()))
+    assert len(findings(system(*without_package), system(), own)) == 2
+    assert findings(system(*without_package), system(), own, footprints=[declared]) == []
+    for wrong in (
+        replace(asks, path="/usr/bin/other"), replace(asks, mode=0o4777), replace(asks, owner="adm"),
+        replace(listens, path="/usr/bin/other"), replace(listens, mode=0o4755),
+    ):  # fmt: skip
+        assert len(findings(system(wrong), system(), footprints=[declared])) == 1, wrong
