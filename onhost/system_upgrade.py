@@ -29,7 +29,7 @@ except ImportError:
 Relation = Tuple[str, str, str]
 Record = Dict[str, Any]
 
-NOTHING, NEWER_STACK, REPOSITORIES = "nothing", "newer-stack", "repositories"
+NEWER_STACK, REPOSITORIES = "newer-stack", "repositories"
 SECONDS = 400.0
 NEWER = "9999"
 RPM_FORM = (
@@ -437,7 +437,7 @@ def transaction(base: Any) -> Iterator[Record]:
 
 def main() -> int:
     """planned: names of packages; records: files of installers with further ones; kernel: those of the kernel.
-    files: ids of the planned repositories (dnf). offer: NOTHING, NEWER_STACK or REPOSITORIES."""
+    files: ids of the planned repositories (dnf). offer: NEWER_STACK or REPOSITORIES."""
     asked = json.loads(sys.argv[1])
     kind = "deb" if os.path.exists("/var/lib/dpkg/status") and shutil.which("apt-get") else "rpm"
     work = tempfile.mkdtemp(prefix="system-upgrade-", dir=os.environ.get("TMPDIR") or "/var/tmp")
@@ -446,10 +446,9 @@ def main() -> int:
         packages = list(dpkg_packages() if kind == "deb" else rpm_packages())
         stack = Stack(kind, packages, repositories_of(kind, work), asked)
         result.update(stack=sorted(stack.names), held=held(kind), to_hold=sorted(stack.to_hold))
-        if asked["offer"] != NOTHING:
-            offered = stack.newer() if asked["offer"] == NEWER_STACK else None
-            simulate = upgrade_apt if kind == "deb" else upgrade_dnf
-            result["changes"], result["problem"] = simulate(work, offered)
+        offered = stack.newer() if asked["offer"] == NEWER_STACK else None
+        simulate = upgrade_apt if kind == "deb" else upgrade_dnf
+        result["changes"], result["problem"] = simulate(work, offered)
     except Unable as error:
         result["unable"] = str(error)
     finally:

@@ -91,16 +91,25 @@ class Evidence:
 
 
 def collect(
-    host: Any, folder: Path | None, *, failed: bool, restarted: bool = False, kept: Mapping[str, str] = NOTHING_KEPT
+    host: Any,
+    folder: Path | None,
+    *,
+    failed: bool,
+    restarted: bool = False,
+    kept: Mapping[str, str] = NOTHING_KEPT,
+    image_files: Path | None = None,
 ) -> Evidence:
     """Collects facts and replicas of a host and, with a folder, writes logs and states there as files.
 
     failed: a check of the host failed. restarted: evidence was also collected before the restart, so less is now.
-    kept: files that checks have read already, with their content.
+    kept: files that checks have read already, with their content. image_files: evidence of the image's files, which a
+    machine without a failed check is not asked for again.
     If the host cannot be reached, the fact "unreachable" and a file of that name have the error.
     """
     evidence = Evidence()
     facts, files = _selected(host, failed, restarted)
+    if image_files is not None and not failed and _has_materials(image_files):
+        files.pop(MATERIALS_FILE, None)
     commands = {name: Command(_FACTS[name], _DEADLINE) for name in facts}
     if not restarted:  # a restart does not change the packages
         commands["replica packages"] = Command(remote.text("replica_packages"), _DEADLINE)
@@ -150,6 +159,15 @@ def collect(
 
 def _shown(out: bytes) -> str:
     return secret_shapes.hidden(out.decode(errors="replace"))
+
+
+def _has_materials(folder: Path) -> bool:
+    """Whether a pass over an image's files has left the packages and modules of which a bill of materials is made."""
+    try:
+        materials = json.loads((folder / MATERIALS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(materials, dict) and bool(materials.get("packages"))
 
 
 _SHOWN_CHARACTERS = 100

@@ -293,7 +293,14 @@ def _results(host_run: HostRun, run: Run, config: pytest.Config) -> HostResults:
             failed = any(record.verdict == Verdict.FAIL for record in host_run.records)
             restarted = bool(config.getoption("after"))
             kept = {} if failed else host_run.kept
-            collected = evidence.collect(as_root(host_run.host), folder, failed=failed, restarted=restarted, kept=kept)
+            collected = evidence.collect(
+                as_root(host_run.host),
+                folder,
+                failed=failed,
+                restarted=restarted,
+                kept=kept,
+                image_files=config.getoption("image_files", None),
+            )
         elif isinstance(host_run.host.backend, backend.BatchBackend):
             collected.facts["transport"] = (
                 host_run.host.backend.link.cost

@@ -108,6 +108,30 @@ def test_what_a_check_has_read_is_not_collected_again(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("materials", "failed", "collected"),
+    [
+        ('{"packages": [{"name": "x"}]}', False, False),
+        ('{"packages": [{"name": "x"}]}', True, True),
+        ('{"packages": []}', False, True),
+        ("\n[exit status 1] no python3", False, True),
+        (None, False, True),
+    ],
+)
+def test_materials_of_the_image_s_files_are_not_collected_again(
+    tmp_path: Path, materials: str | None, failed: bool, collected: bool
+) -> None:
+    """The bill of materials is made of those of the files; on an emulated machine it is seconds of Python."""
+    of_files, folder = tmp_path / "image-files", tmp_path / "machine"
+    of_files.mkdir()
+    if materials is not None:
+        (of_files / evidence.MATERIALS_FILE).write_text(materials)
+    host = testinfra.host.Host(Recorder((127, b"", b"")))
+    evidence.collect(host, folder, failed=failed, image_files=of_files)
+    assert (evidence.COMMANDS[evidence.MATERIALS_FILE] in host.backend.asked) is collected
+    assert (folder / evidence.MATERIALS_FILE).exists() is collected
+
+
 def test_failure_after_a_restart_collects_all_files(tmp_path: Path) -> None:
     keep(tmp_path, "FAIL", (127, b"", b""), restarted=True)
     assert {path.name for path in tmp_path.iterdir()} == evidence.COMMANDS.keys()

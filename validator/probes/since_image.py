@@ -18,6 +18,7 @@ from validator.observe import SCAN_SECONDS
 from validator.probes.machine import MachineUnderTest
 from validator.results import CheckRecord, HostResults, InvalidRecord, Verdict
 
+APT, DPKG = "/etc/apt", "/var/lib/dpkg"
 _LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # into /usr, where it is merged
 
 
@@ -65,7 +66,7 @@ class SinceImage:
 
     def _ask(self) -> Iterable[str]:
         """Every named path that is the image's own still; none where the machine's clock was behind the image."""
-        named = [*self.trees(), "/etc/dkms", "/var/lib/dkms", "/var/lib/dpkg"]
+        named = [*self.trees(), "/etc/dkms", "/var/lib/dkms", APT, DPKG]
         since = int(self._image.newest) + 1
         started = min(self._machine.boot_time, self._machine.first_boot_time)
         command = remote.with_arguments("changed_since", str(since), *named)

@@ -12,7 +12,8 @@ from onhost import system_upgrade as program
 from validator import file_account
 from validator.observe import unproven
 from validator.plan_document import PlanDocument, section
-from validator.probes import packages
+from validator.probes import packages, since_image
+from validator.probes.since_image import SinceImage
 
 _PROGRAM = Path(program.__file__)
 _SECONDS = 900.0  # an emulated machine reads the indexes of all repositories
@@ -20,6 +21,8 @@ _SECONDS = 900.0  # an emulated machine reads the indexes of all repositories
 _INTERPRETER = "p=$(sed -n '1s/^#! *\\([^ ]*\\).*/\\1/p' /usr/bin/dnf 2>/dev/null)"
 # Packages of components whose section names none: they are installed from a file.
 _FROM_FILES = {"cloudwatch_agent": "amazon-cloudwatch-agent"}
+# Programs, configuration and database of apt and dpkg: no repository is asked for newer versions that are made up.
+_APT_INPUTS = ("/usr", since_image.APT, since_image.DPKG)
 # Files in which an installer records the packages that it has installed.
 _RECORDS = {"efa": "/opt/amazon/efa_installed_packages"}
 
@@ -62,11 +65,25 @@ def simulate(host: Any, plan: PlanDocument, *, repositories: bool = False) -> Up
 
 
 def read_stack(host: Any, plan: PlanDocument) -> Upgrade:
-    """What is the stack and what is held, without an upgrade."""
-    return _ask(host, plan, program.NOTHING)
+    """What is the stack and what is held, whether or not an upgrade can be simulated.
+
+    By the command of `simulate`, which then runs once for both: on an emulated machine it takes seconds.
+    """
+    return _ask(host, plan, program.NEWER_STACK, simulated=False)
 
 
-def _ask(host: Any, plan: PlanDocument, offer: str) -> Upgrade:
+def unchanged_inputs(plan: PlanDocument, machine: SinceImage) -> list[str]:
+    """Directories from which stack, holds and the upgrade to newer versions follow, if a machine has all as its image.
+
+    Empty if one may have changed, and on systems with rpm, whose database changes when it is read.
+    """
+    if plan["os"]["family"] != "debian":
+        return []
+    inputs = [*_APT_INPUTS, *("/opt/amazon" for component in _RECORDS if component in _own(plan))]
+    return inputs if machine.unchanged(inputs) == inputs else []
+
+
+def _ask(host: Any, plan: PlanDocument, offer: str, *, simulated: bool = True) -> Upgrade:
     packages.require_readable(host, plan["os"]["family"])
     asked = {
         "planned": sorted(planned(plan)),
@@ -82,7 +99,7 @@ def _ask(host: Any, plan: PlanDocument, offer: str) -> Upgrade:
         said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.rc} without output"]
         unproven(f"packages and their upgrade: the program did not complete: {said[0]}")
     result = json.loads(done.stdout)
-    if result["unable"]:
+    if result["unable"] and (simulated or "stack" not in result):
         unproven(f"packages and their upgrade: {result['unable']}")
     changes = tuple(Change(row["name"], row["from"], row["to"], row["source"]) for row in result["changes"])
     stack, to_hold, held = (frozenset(result[key]) for key in ("stack", "to_hold", "held"))

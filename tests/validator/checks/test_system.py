@@ -45,7 +45,8 @@ def in_shell(path: str = "") -> Any:
 
 def holding(*held: str, unable: str = "") -> dict[str, Any]:
     """A host whose package manager holds these packages; `came-along` is of the stack."""
-    answer = {"stack": ["came-along"], "to_hold": [], "held": held, "changes": [], "problem": "", "unable": unable}
+    answer = {"to_hold": [], "held": held, "changes": [], "problem": "", "unable": unable}
+    answer |= {} if unable else {"stack": ["came-along"]}  # packages that cannot be read
     return {"p=*system_upgrade*": json.dumps(answer), "sha256sum*": (1, "")}
 
 

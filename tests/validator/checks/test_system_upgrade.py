@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import PLAN, Judge
-from validator.checks import system_upgrade
+from tests.validator.checks.conftest import PLAN, Judge, Since
+from tests.validator.checks.test_system import REQUEST
+from validator.checks import system, system_upgrade
 from validator.plan import as_plan
 
 REPOSITORY = {"url": "https://nvidia.example/amzn2023/", "suite": "./"}
@@ -62,6 +63,53 @@ CASES = [
 def test_check(judge: Judge, check: Any, table: dict[str, str], verdict: str, message: str) -> None:
     judged = judge(check, table, plan=DOCUMENT)
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+_INPUTS = ("/usr", "/etc/apt", "/var/lib/dpkg")
+_EFA = as_plan(DOCUMENT | {"roles": ["nvidia_driver", "efa"], "efa": {"version": "1.43.0"}})
+_RPM = as_plan(DOCUMENT | {"os": {"id": "amzn", "family": "redhat", "ssh_user": "ec2-user"}})
+
+
+@pytest.mark.parametrize(
+    ("plan", "since", "asked"),
+    [
+        (DOCUMENT, Since(_INPUTS), False),
+        *((DOCUMENT, Since(tuple(path for path in _INPUTS if path != changed)), True) for changed in _INPUTS),
+        (DOCUMENT, Since(_INPUTS, judged=False), True),
+        (_EFA, Since(_INPUTS), True),  # the installer's record of its packages may have changed
+        (_EFA, Since((*_INPUTS, "/opt/amazon")), False),
+        (_RPM, Since((*_INPUTS, "/var/lib/rpm")), True),
+    ],
+)
+@pytest.mark.parametrize("check", [_OFFERED, system.test_held_packages_are_of_roles])
+def test_a_machine_is_asked_where_an_input_may_have_changed(
+    judge: Judge, check: Any, plan: Any, since: Since, asked: bool
+) -> None:
+    """Else the verdict on the image's files stands, and the report says of which directories."""
+    table = says(("dkms", "3.0", "3.0.9999", "offer"), held=["other"])
+    further = {"request": REQUEST} if check is system.test_held_packages_are_of_roles else {}
+    judged = judge(check, table if asked else {}, plan=plan, since_image=since, **further)
+    assert judged.verdict == ("FAIL" if asked else "PASS"), judged.message
+    assert ("unchanged since the image" in str(judged.check.observed)) is not asked
+
+
+def test_both_checks_send_the_same_command(judge: Judge) -> None:
+    """The engine runs it once for both."""
+    sent: list[str] = []
+
+    def answer(text: str) -> str:
+        sent.append(text)
+        return says()["p=*system_upgrade*"]
+
+    judge(_OFFERED, {"p=*system_upgrade*": answer}, plan=DOCUMENT)
+    judge(system.test_held_packages_are_of_roles, {"p=*system_upgrade*": answer}, plan=DOCUMENT, request=REQUEST)
+    assert len(sent) == 2 and sent[0] == sent[1]
+
+
+def test_holds_are_known_where_no_upgrade_can_be_simulated(judge: Judge) -> None:
+    check = system.test_held_packages_are_of_roles
+    judged = judge(check, says(unable="apt-get update: no space"), plan=DOCUMENT, request=REQUEST)
+    assert judged.verdict == "PASS", judged.message
 
 
 def test_many_changes_are_counted(judge: Judge) -> None:
