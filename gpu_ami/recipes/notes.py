@@ -72,8 +72,9 @@ def _network(context: ResolveContext, versions: Mapping[str, str], sources: Sour
     nccl = versions.get("nccl")
     if plugin and nccl:
         row = context.facts.ofi_nccl["releases"][plugin]
-        if nccl not in row["tested_nccl"]:
-            tested = ", ".join(row["tested_nccl"]) or "no NCCL that is recorded"
+        tested_nccl = row.get("tested_nccl", ())  # not known of a plugin that the facts do not have
+        if nccl not in tested_nccl:
+            tested = ", ".join(tested_nccl) or "no NCCL that is recorded"
             sources.note(f"aws-ofi-nccl {plugin} was tested with {tested}, not with NCCL {nccl} ({row['source']})")
 
 

@@ -21,6 +21,7 @@ from gpu_ami.recipes.facts import (
     nearest_branch_first,
     nearest_first,
     not_released,
+    parts,
     released,
 )
 from gpu_ami.recipes.rules import (
@@ -104,6 +105,11 @@ def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
             f"{text}. A newer version is planned with the commit of its tag: "
             f"`git ls-remote {url} refs/tags/v{constraint}` prints it, {name}.commit takes it"
         )
+    if name == "nvidia_driver" and context.is_grid_driver and constraint.count("."):
+        listed = "`aws s3 ls --no-sign-request s3://ec2-linux-nvidia-drivers/` prints the folders"
+        text = f"{text}. Another version is planned with its folder: {listed}, nvidia_driver.folder takes it"
+    if name == "mkl" and parts(constraint) > parts("2020.4-912"):
+        text = f"{text}; MKL from 2021 on is in oneAPI's repository, which no role installs from"
     return Conflict(f"{name}.version", text, f"variables/facts/{_table(context, name)}.yml")
 
 

@@ -179,6 +179,8 @@ def require_verified(document: ResolvedPlan, survey: Survey | None) -> None:
     found = {one.component for one in survey.findings if one.state == "there"} if survey else set()
     if "source_ami" in found:  # its name has the orchestrator's version
         found.add("node_version")
+    if "nvidia_driver" in found:  # the section's name, where the version is of AWS's bucket
+        found.add("grid_driver")
     lacking = {name: version for name, version in document.get("unverified", {}).items() if name not in found}
     if lacking:
         names = ", ".join(f"unverified-{name}" for name in lacking)

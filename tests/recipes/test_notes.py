@@ -34,9 +34,10 @@ def test_layout_that_the_agent_does_not_know_is_noted(driver: str) -> None:
 
 
 def test_end_of_support_is_noted_of_system_and_driver() -> None:
-    system, driver = notes(context(os="ubuntu2004", types="g6.xlarge"), nvidia_driver="550.163.01")
+    system, driver, bulletins = notes(context(os="ubuntu2004", types="g6.xlarge"), nvidia_driver="550.163.01")
     assert system.startswith("ubuntu2004 reached its end of life on ")
     assert driver.startswith("driver 550.163.01: support of R550 ended in 2025-06 (")
+    assert bulletins.startswith("driver 550.163.01 lacks fixes of 4 security bulletins: ")
 
 
 @pytest.mark.parametrize(("flavour", "noted"), [("open", True), ("proprietary", False)])

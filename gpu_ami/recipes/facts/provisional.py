@@ -1,10 +1,12 @@
 """Versions that a recipe names exactly and the facts do not know: rows for one plan, taken from their neighbours.
 
 A version is planned if it is well-formed and plausible. Well-formed: as many numbers as the known versions of its table
-have, each of at most as many digits and one more. Plausible: a list of releases has it (released.yml); or it is newer
-than every known version, by at most one major and 20 minors (a driver: by at most 60 branches); or it is a driver newer
-than the known releases of a branch that is still supported; or, of a component without a list of releases, it is of a
-known minor version. Every other version is refused with the nearest known one, as a typing error.
+have, each of at most as many digits and one more (a driver: `620.70.06` or `595.64`). Plausible: a list of releases has
+it (released.yml); or it is newer than every known version, by at most one major and 20 minors (a driver: by at most 60
+branches); or it is a driver newer than the known releases of a branch that is still supported; or, of a component
+without a list of releases, it is of a known minor version. A GRID driver is planned with its folder in AWS's bucket,
+MKL where its number is one of the repository's. Every other version is refused with the nearest known one, as a typing
+error.
 
 What holds for a whole series holds for a version in it: a CUDA major or a device that a neighbour dropped stays
 dropped, a new CUDA major needs at least the driver of the toolkit before it, and an installer has no newer module than
@@ -41,6 +43,8 @@ SKIPPED = {
     "nccl": "the CUDA majors that it is built for, its packaged CUDA",
     "dcgm": "the CUDA majors that it is built for, epoch and revision of its packages",
     "container_toolkit": "CDI",
+    "mkl": "none: no rule rests on a release of MKL",
+    "grid_driver": "its file in the folder of the bucket, what its release is known to break",
     "efa": "its driver, libfabric, rdma-core and plugin, beyond what the installers before and after it have",
     "neuron": "devices and systems that it adds; its packages are taken by their minor versions",
     "gdrcopy": "the kernels and CUDA versions that it needs",
@@ -55,7 +59,7 @@ _OF_ONE_RELEASE = (
     "packaged", "compat", "reported", "regression", "minimum_ofi_nccl", "kernel_module", "libfabric", "rdma_core",
     "ofi_nccl", "package", "tag", "commit", "tested_nccl",
 )  # fmt: skip
-_NOT_RELEASED = ("kernel", "instance_type", "node_version")
+_NOT_RELEASED = ("kernel", "instance_type", "node_version", "grid_driver")
 FROM_TAGS = ("gdrcopy", "ofi_nccl", "nccl_tests")
 # Lists in the rows of a component from which vendors drop values for good.
 _LISTED = {"cudnn": ("cuda",), "nccl": ("cuda",), "dcgm": ("cuda",), "neuron": ("devices", "operating_systems")}
@@ -89,17 +93,18 @@ def with_unknown(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[U
     """The facts with a row for each version of a recipe that is plausible and has none; and these versions."""
     unknown: list[Unknown] = []
     for component in SKIPPED:
-        version = _asked(values, component)
-        known = _known(facts, component) if version and component not in _NOT_RELEASED else []
+        version = _asked(values, component) if component not in _NOT_RELEASED else ""
+        known = _known(facts, component) if version else []
         if not known or matching(version, known) or not is_plausible(facts, component, version):
             continue
         if component in FROM_TAGS and not values[component].get("commit"):
             continue  # refused: what is built from source is known by its commit
         unknown.append(_unknown(facts, component, version, known))
         facts = _with_row(facts, unknown[-1], values[component])
+    facts, of_grid = _with_grid_driver(facts, values)
     facts, of_kernel = _with_kernel(facts, values)
     facts, of_node = _with_node_version(facts, values)
-    unknown += [*of_kernel, *of_node, *_described(facts, values)]
+    unknown += [*of_grid, *of_kernel, *of_node, *_described(facts, values)]
     return facts, unknown
 
 
@@ -107,6 +112,8 @@ def _unknown(facts: Facts, component: str, version: str, known: list[str]) -> Un
     row = facts.nvidia_drivers["branches"].get(branch(version)) if component == "nvidia_driver" else None
     if row is not None:
         return Unknown(component, version, str(row["releases"][-1]), _OF_A_RELEASE)
+    if component == "cuda" and version.count(".") == 2:
+        return Unknown(component, version, version.rpartition(".")[0], "the driver that this update is made for")
     return Unknown(component, version, nearest_first(version, known)[0])
 
 
@@ -134,7 +141,9 @@ def is_plausible(facts: Facts, component: str, version: str) -> bool:
             and len(parts(version)[2:]) == 1
             and parts(version)[2] < 10
         )
-    if not _is_well_formed(version, known):
+    if component == "mkl":  # the repository ends with the releases of 2020; later ones are oneAPI's
+        return re.fullmatch(r"20(?:1[89]|20)\.\d-\d{3}", version) is not None
+    if not _is_well_formed(version, known, component):
         return False
     if released(facts, component, version):
         return component != "cuda"
@@ -150,8 +159,10 @@ def is_plausible(facts: Facts, component: str, version: str) -> bool:
     return not has_list and any(parts(version)[:2] == parts(other)[:2] for other in known)
 
 
-def _is_well_formed(version: str, known: list[str]) -> bool:
+def _is_well_formed(version: str, known: list[str], component: str) -> bool:
     """`620.70.06` as `610.57.04`: as many numbers, none with two digits more than any known one has there."""
+    if component == "nvidia_driver":
+        return re.fullmatch(r"\d{3}\.\d{2,3}(?:\.\d{2})?", version) is not None
     numbers = version.split(".")
     alike = [other.split(".") for other in known if other.count(".") == version.count(".")]
     widest = [max(map(len, column)) for column in zip(*alike, strict=True)]
@@ -183,6 +194,8 @@ def _with_row(facts: Facts, unknown: Unknown, section: Mapping[str, Any]) -> Fac
         table = facts.table(component)
     elif component == "cudnn":
         row["full"] = f"{version}*"
+    elif component == "mkl":
+        row["package"] = f"intel-mkl-{version}"
     elif component == "efa":
         row["bundled"] = False  # which plugin it has is not known, so none is compared
     elif component == "neuron":
@@ -243,6 +256,24 @@ def _with_driver(facts: Facts, version: str, mark: Row) -> Facts:
         newest = branches[max(branches, key=int)]
         branches[name] = {**newest, **mark, "kind": "unknown", "end_of_support": "9999-12", "releases": [version]}
     return _replaced(facts, "nvidia_drivers", {**facts.nvidia_drivers, "branches": branches})
+
+
+def _with_grid_driver(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[Unknown]]:
+    """A GRID driver whose folder in the bucket the recipe names: the facts cannot know it."""
+    section = values.get("nvidia_driver")
+    if not isinstance(section, Mapping) or section.get("source") != "grid" or "folder" not in section:
+        return facts, []
+    version, folder, table = str(section.get("version", "")), str(section["folder"]), facts.grid_drivers
+    known = [str(release) for release in table["releases"]]
+    if matching(version, known) or not _is_well_formed(version, known, "nvidia_driver"):
+        return facts, []
+    unknown = Unknown("grid_driver", version, nearest_first(version, known)[0])
+    mark = _mark(facts, unknown)
+    if version not in facts.driver_releases:
+        facts = _with_driver(facts, version, mark)
+    row = {"vgpu": folder.removeprefix("grid-"), "folder": folder, **mark}
+    releases = {**table["releases"], version: row}
+    return _replaced(facts, "grid_drivers", {**table, "releases": releases}), [unknown]
 
 
 def _with_kernel(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[Unknown]]:

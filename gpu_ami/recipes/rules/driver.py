@@ -342,7 +342,7 @@ BRANCH_RULES = (node_has_variant, base_drives_types, builder_takes_no_branch, ba
 
 
 _SOURCE, _VENDORS = "nvidia_driver.source", "leave out nvidia_driver.source (NVIDIA's repository)"
-_OF_GRID = ("sha256", "virtual_applications")
+_OF_GRID = ("sha256", "folder", "virtual_applications")
 
 
 def grid_keys_have_grid(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:

@@ -289,3 +289,55 @@ def test_a_build_needs_the_version_found_or_accepted() -> None:
         require_verified(document, survey)
     survey.findings.append(Finding("nvidia_driver", "nvidia-dkms-open", "640.12.03-1ubuntu1", "there"))
     require_verified(document, survey)
+
+
+G6 = "os: ubuntu2404\ninstance_types: [g6.xlarge]\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "unverified"),
+    [
+        ("nvidia_driver: {version: 595.71.05, source: grid, folder: grid-20.1}\n", {"grid_driver": "595.71.05"}),
+        ("nvidia_driver: {version: 640.12.03, source: grid, folder: grid-21.0}\n", {"grid_driver": "640.12.03"}),
+        ("nvidia_driver: {version: '580'}\nmkl: {version: 2019.5-281}\n", {"mkl": "2019.5-281"}),
+        ("nvidia_driver: {version: '595.140'}\n", {"nvidia_driver": "595.140"}),  # two numbers, as 595.64
+        ("nvidia_driver: {version: '595'}\ncuda: {version: 13.0.4}\n", {"cuda": "13.0.4"}),
+        (
+            "os: ubuntu2404\ninstance_types: [p5.48xlarge]\nnvidia_driver: {version: '595'}\ncuda: {version: '13.2'}\n"
+            f"nccl: {{version: newest}}\nefa: {{version: 1.51.0, mode: minimal}}\n"
+            f"ofi_nccl: {{version: 1.23.0, commit: {'a' * 40}}}\n",
+            {"ofi_nccl": "1.23.0"},
+        ),
+    ],
+)
+def test_what_no_table_has_is_planned_with_what_the_recipe_says(recipe: str, unverified: dict[str, str]) -> None:
+    document: Any = plan(recipe if recipe.startswith("os") else G6 + recipe)
+    assert document["unverified"] == unverified
+    driver = document["nvidia_driver"]
+    if "grid_driver" in unverified:
+        assert driver["url"].endswith(f"NVIDIA-Linux-x86_64-{driver['version']}-grid-aws.run")
+        with pytest.raises(UsageError, match="grid_driver"):
+            require_verified(document, None)
+        found = Finding("nvidia_driver", "x.run", driver["version"], "there")
+        require_verified(document, Survey("x", "", "", [found]))
+    if "mkl" in unverified:
+        assert document["mkl"]["package"] == "intel-mkl-2019.5-281"
+    if "cuda" in unverified:
+        (note,) = [note for note in document["notes"] if note.startswith("unverified: cuda")]
+        assert "what is known of 13.0. Rules skipped: the driver that this update is made for" in note
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text"),
+    [
+        ("nvidia_driver: {version: 580.1260.09}\n", "no driver 580.1260.09"),
+        ("nvidia_driver: {version: 595.71.99, source: grid}\n", "nvidia_driver.folder takes it"),
+        ("nvidia_driver: {version: '595', folder: grid-20.1}\n", "nvidia_driver.folder is of the GRID driver"),
+        ("nvidia_driver: {version: '595'}\nmkl: {version: 2024.2-663}\n", "oneAPI's repository"),
+        ("nvidia_driver: {version: '580'}\nmkl: {version: 2020.40-912}\n", "no MKL 2020.40-912"),
+    ],
+)
+def test_what_is_mistyped_or_elsewhere_is_refused(recipe: str, text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan(G6 + recipe)
+    assert text in "\n".join(refused.value.details)

@@ -77,6 +77,7 @@ COMPONENT = Component(
             "options": MapOf(r"NVreg_\w+", "NVreg_EnableStreamMemOPs", Text('"1"', r"[^\s\"'#\\]{1,500}")),
             "source": Choice(SOURCES),
             "sha256": Text("0123456789abcdef" * 4, r"[0-9a-f]{64}", "64 hexadecimal digits"),
+            "folder": Text("grid-20.1", r"grid-\d+\.\d+", "a folder of AWS's bucket, `grid-20.1`"),
             "virtual_applications": Flag(),
         }
     ),
@@ -87,6 +88,10 @@ COMPONENT = Component(
         "source": (
             "`vendor`: NVIDIA's repository, the default; `distribution`: the system's own archive; "
             "`grid`: AWS's bucket with NVIDIA's GRID driver"
+        ),
+        "folder": (
+            "folder of a GRID driver that the facts do not have (`aws s3 ls --no-sign-request "
+            "s3://ec2-linux-nvidia-drivers/` lists them)"
         ),
         "sha256": "SHA-256 of the GRID driver's installer, which you have verified: a build on AWS needs it",
         "virtual_applications": "true: GRID virtual applications instead of a virtual workstation",
