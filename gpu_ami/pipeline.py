@@ -326,7 +326,7 @@ def decide(plan: Plan, options: ProofOptions, session: Session, building: BuildO
         machine_group.require_traffic(session.cloud, plan.document)
     _require_usable_cluster(plan, options, session)
     expected = cost.estimate(plan.document, instance_types, build=building is not None, nodes=options.nodes)
-    if session.place.billed:
+    if session.place.machines.billed:
         session.progress.note(expected.text)
         session.progress.note(_if_killed(session.place))
     session.budget.max_cost = options.max_cost
@@ -492,7 +492,7 @@ def find_earlier(
         for point in findings.refused:
             raise UsageError(f"--since {source}: refused: {point.name}: {point.text}", hint=point.hint)
     max_age = layering.load_definition().max_age
-    return carried.load(source, folder, image=plan.image, simulated=place.simulated, max_age=max_age)
+    return carried.load(source, folder, image=plan.image, simulated=place.machines.simulated, max_age=max_age)
 
 
 def propose(

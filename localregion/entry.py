@@ -57,7 +57,7 @@ class LocalRegion:
         )
         place = request.applied_to(up)
         is_sandbox, note = choose_builder(request.builder, place.conditions)
-        place = replace(place, sandbox_builder=is_sandbox)
+        place = replace(place, machines=replace(place.machines, sandbox_builder=is_sandbox))
         self._ensure_mirror(None)
         return Session(place, Cloud(place), run, progress, self, builder_note=note)
 

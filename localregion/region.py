@@ -2,7 +2,7 @@
 
     from localregion import region
     place = region.up(embedded=True, progress=progress)    # a gpu_ami.cloud.Place: plan, Packer, boto3 use it
-    ...                                                     # boto3.client("ec2", endpoint_url=place.endpoint, …)
+    ...                                                     # boto3.client("ec2", endpoint_url=place.api.endpoint, …)
     region.release()                                        # ends it if nobody else uses it
 
 `embedded=True`: the region lives as long as a process that holds it: it goes down, machines and all, when the last
@@ -10,8 +10,8 @@ holder releases it or ends by whatever means (kill -9 included). `embedded=False
 A region that is already up is shared, whoever started it.
 
 `publish_source_ami(plan)` registers the AMI that the plan builds on. An instance's sshd listens on its private address
-(127.x.y.z), port `place.ssh_port`, with the key of the launch's key pair. Images are kept in the home; the next `up`
-registers them under the same ids.
+(127.x.y.z), port `place.login.ssh_port`, with the key of the launch's key pair. Images are kept in the home; the next
+`up` registers them under the same ids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict, cast
 
-from gpu_ami.cloud import Credentials, Mirror, Place, preload
+from gpu_ami.cloud import (
+    ApiAccess,
+    Capacity,
+    Clusters,
+    Credentials,
+    Login,
+    MachineTraits,
+    Mirror,
+    Network,
+    Place,
+    preload,
+)
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.files import home_dir, read_json
 from gpu_ami.process import ProcessIdentity, end, spawn
@@ -169,8 +180,6 @@ def local_place(home: Path | None = None) -> Place:
     return Place(
         name="local",
         region="us-east-1",
-        ssh_interface="private_ip",
-        ssh_port=2222,
         mirror=Mirror(
             f"http://{MIRROR_ADDRESS}",
             signing_key(layout.home).fingerprint,
@@ -179,13 +188,10 @@ def local_place(home: Path | None = None) -> Place:
             ARCHIVES,
             DISTRIBUTION,
         ),
-        guest_endpoint=f"http://{API_ADDRESS}",
-        simulated=True,
-        billed=False,
-        start_minutes=0,
-        slow_python=True,
-        kernel=KERNEL_SERIES,
-        credentials=_CREDENTIALS,
+        api=ApiAccess(guest_endpoint=f"http://{API_ADDRESS}", credentials=_CREDENTIALS),
+        login=Login(ssh_interface="private_ip", ssh_port=2222),
+        capacity=Capacity(start_minutes=0),
+        machines=MachineTraits(simulated=True, billed=False, slow_python=True, kernel=KERNEL_SERIES),
     )
 
 
@@ -277,30 +283,33 @@ def _place(described: RegionDescription) -> Place:
     return Place(
         name="local",
         region=described["region"],
-        endpoint=described["endpoint"],
-        subnet_id=described["subnet_id"],
-        security_group_ids=tuple(described["security_group_ids"]),
         instance_profile=described["instance_profile"],
-        ssh_interface="private_ip",
-        ssh_port=described["ssh_port"],
         mirror=Mirror(
             mirror["url"], mirror["key_fingerprint"], git_repositories.commit, archives.digest, ARCHIVES, DISTRIBUTION
         )
         if mirror
         else None,
-        guest_endpoint=described["guest_endpoint"],
-        simulated=True,
-        billed=False,
-        start_minutes=0,
-        slow_python=True,
-        kernel=KERNEL_SERIES,
-        credentials=_CREDENTIALS,
         conditions=described.get("conditions", ""),
-        hypervisor=described.get("hypervisor", ""),
-        cluster_versions=kubernetes.built(home_dir()),
-        guest_cluster_endpoint=f"https://{CLUSTER_ADDRESS}",
         expect_launch=expect_launch,
-        consistent_seconds=30.0 if described.get("conditions") else 5.0,
+        api=ApiAccess(
+            endpoint=described["endpoint"],
+            guest_endpoint=described["guest_endpoint"],
+            credentials=_CREDENTIALS,
+            consistent_seconds=30.0 if described.get("conditions") else 5.0,
+        ),
+        network=Network(
+            subnet_ids=(described["subnet_id"],), security_group_ids=tuple(described["security_group_ids"])
+        ),
+        login=Login(ssh_interface="private_ip", ssh_port=described["ssh_port"]),
+        capacity=Capacity(start_minutes=0),
+        clusters=Clusters(versions=kubernetes.built(home_dir()), guest_endpoint=f"https://{CLUSTER_ADDRESS}"),
+        machines=MachineTraits(
+            simulated=True,
+            billed=False,
+            slow_python=True,
+            kernel=KERNEL_SERIES,
+            hypervisor=described.get("hypervisor"),
+        ),
     )
 
 

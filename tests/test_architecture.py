@@ -182,7 +182,7 @@ _MAY_READ = {
         "gpu_ami.plan.document", "gpu_ami.plan.resolution", "gpu_ami.validate.clusters.eks",
         "gpu_ami.validate.validator_process",
     },
-    "guest_endpoint": {"gpu_ami.plan.document", "gpu_ami.plan.resolution"},
+    "guest_endpoint": {"gpu_ami.plan.document", "gpu_ami.plan.resolution", "gpu_ami.validate.clusters.eks"},
     # a preflight, a survey of sources and the look-up of unknown instance types are of an endpoint that answers them
     "answers_preflight": {"gpu_ami.build.builder", "gpu_ami.pipeline", "gpu_ami.plan.resolution", "gpu_ami.region"},
     # reports say it, and results of simulated hardware are compared with their like alone

@@ -15,7 +15,7 @@ import pytest
 
 from gpu_ami import pipeline, sources
 from gpu_ami.build import builder, image
-from gpu_ami.cloud import Place, preflight
+from gpu_ami.cloud import MachineTraits, Place, preflight
 from gpu_ami.cloud.preflight.findings import Finding, Level
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan
@@ -102,7 +102,9 @@ def test_build_at_another_endpoint_asks_no_sources(
 ) -> None:
     plan = pipeline.plan_stage(RECIPE, [], tmp_path, session())
     kept = recorded(monkeypatch, plan)
-    local = dataclasses.replace(session(), place=dataclasses.replace(AWS, endpoint="http://127.0.0.1:1"))
+    local = dataclasses.replace(
+        session(), place=dataclasses.replace(AWS, api=dataclasses.replace(AWS.api, endpoint="http://127.0.0.1:1"))
+    )
     pipeline.build_stage(plan, tmp_path, local, fresh=True)
     assert asked == [] and kept == [None]
 
@@ -155,7 +157,7 @@ def test_who_builds_is_told_on_what(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     plan = pipeline.plan_stage(RECIPE, [], tmp_path, session())
     recorded(monkeypatch, plan)
     out = io.StringIO()
-    place = dataclasses.replace(AWS, endpoint="http://127.0.0.1:1")
+    place = dataclasses.replace(AWS, api=dataclasses.replace(AWS.api, endpoint="http://127.0.0.1:1"))
     told = dataclasses.replace(session(builder_note="a sandbox"), place=place, progress=Progress("plain", out))
     pipeline.build_stage(plan, tmp_path, told, fresh=True)
     assert "· a sandbox" in out.getvalue()
@@ -246,7 +248,7 @@ def test_a_place_with_an_endpoint_of_its_own_is_not_examined(
     where.write_text("region: eu-central-1\nendpoint: http://127.0.0.1:9\n")
     _findings(monkeypatch, Finding(Level.ERROR, "subnet_id", "examined"))
     with pipeline.open_session(SessionRequest(where), Progress("quiet")) as opened:
-        assert opened.place.endpoint == "http://127.0.0.1:9"
+        assert opened.place.api.endpoint == "http://127.0.0.1:9"
 
 
 EKS_RECIPE = RECIPE.with_name("eks-1.34-al2023-gpu.yml")
@@ -325,7 +327,7 @@ def test_a_cluster_is_examined_before_anything_is_built(
 def test_a_cluster_is_not_examined_in_the_local_region_or_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(EKS_RECIPE, ON_AWS)
     monkeypatch.setattr(preflight, "examine_cluster", lambda *_: pytest.fail("examined"))
-    local = eks_session(replace(ON_AWS, endpoint="http://127.0.0.1:9"), x=a_cluster())
+    local = eks_session(replace(ON_AWS, api=replace(ON_AWS.api, endpoint="http://127.0.0.1:9")), x=a_cluster())
     pipeline.decide(plan, pipeline.ProofOptions(join="x"), local, pipeline.BuildOptions())
     pipeline.decide(plan, pipeline.ProofOptions(), eks_session(), pipeline.BuildOptions())
 
@@ -336,7 +338,7 @@ def test_expected_cost_is_noted_where_machines_are_billed_and_bounded_everywhere
     plan = make_plan(root / "variables" / "recipes" / "debian12-gpu.yml", Place("aws", "us-east-1"))
     notes: list[str] = []
     session: Any = SimpleNamespace(
-        place=Place("here", "us-east-1", billed=billed),
+        place=Place("here", "us-east-1", machines=MachineTraits(billed=billed)),
         progress=SimpleNamespace(note=notes.append),
         budget=cost.Budget(),
         cloud=None,

@@ -63,7 +63,7 @@ class LaunchedBuilder:
             self.on_instance(instance_id)
             instance = self.cloud.instance(instance_id)
             own = {
-                "ssh_host": login.address(instance, self.cloud.place.ssh_interface),
+                "ssh_host": login.address(instance, self.cloud.place.login.ssh_interface),
                 "ssh_private_key_file": str(self.run.key_file),
             }
             with self._withdrawal(instance_id):
@@ -172,13 +172,15 @@ class Builder:
 
         def search_of(name: str) -> capacity.Search:
             search = self.cloud.search(name, ways[name])
-            search.place = replace(place, capacity_minutes=0)  # all types are tried in each round
+            search.place = replace(
+                place, capacity=replace(place.capacity, minutes=0)
+            )  # all types are tried in each round
             search.on_attempt = self._note_attempt
             return search
 
         def build_in(name: str, way: capacity.Way, subnet_id: str) -> packer.Made:
             self._way = way
-            launched = {"subnet_id": subnet_id} if place.subnet_ids else {}
+            launched = {"subnet_id": subnet_id} if place.network.subnet_ids else {}
             launched |= {} if name == planned else {"instance_type": name}
             with self._ingress_on_silence(), self._timed(name):
                 if capacity.is_of_packer(way, self.cloud.is_open):
@@ -186,7 +188,7 @@ class Builder:
                     return self._run_packer(asked, records)
                 return self._launched(variables, records).make(name, way, subnet_id, {**self._tags(), **variables})
 
-        made = capacity.search_types(types, search_of, build_in, place.capacity_minutes)
+        made = capacity.search_types(types, search_of, build_in, place.capacity.minutes)
         for instance in self._instances:  # Packer has terminated it; after a failure, the schedule ends what is left
             self.cloud.forget_end(instance)
         self._instances.clear()
@@ -292,13 +294,13 @@ class Builder:
         """Without groups, Packer would make one that is open to the world; the builder gets the VPC's default group,
         as the machines of a proof do.
         """
-        if self.cloud.place.security_group_ids:
+        if self.cloud.place.network.security_group_ids:
             return {}
         return {"security_group_ids": json.dumps([self.cloud.default_security_group()])}
 
     def _tags(self) -> dict[str, str]:
         """Tags of the builder alone: the local region is asked for a sandbox by one."""
-        return {"builder_tags": json.dumps(SANDBOX_TAGS)} if self.cloud.place.sandbox_builder else {}
+        return {"builder_tags": json.dumps(SANDBOX_TAGS)} if self.cloud.place.machines.sandbox_builder else {}
 
     def _complete(self, ami: str, description: str) -> ImageTypeDef:
         """The new image as soon as EC2 lists it: described, and launched with IMDSv2 alone. BuildError: not listed."""
@@ -320,7 +322,7 @@ class Builder:
             if _NO_LOGIN not in error.message or login.proxy_command(cloud.place, ""):
                 raise
             try:
-                ingress = cloud.ingress(cloud.place.security_group_ids or [cloud.default_security_group()])
+                ingress = cloud.ingress(cloud.place.network.security_group_ids or [cloud.default_security_group()])
             except GpuAmiError:
                 raise error from None
             if not ingress.is_closed:

@@ -114,7 +114,7 @@ def reusable(folder: Path, plan: Plan, cloud: Cloud, root: Path) -> Build | None
     One of a booted builder is as good as one of a sandbox, but not the other way round.
     """
     build = recorded(folder, plan, cloud.place.name, root)
-    if build is None or (build.sandbox and not cloud.place.sandbox_builder):
+    if build is None or (build.sandbox and not cloud.place.machines.sandbox_builder):
         return None
     image = cloud.image(build.ami)
     return build if image and image.get("State") == "available" else None
@@ -165,7 +165,7 @@ def build_image(  # noqa: PLR0913
         source_ami_through=source_ami["through"],
         attempts=tuple(asdict(attempt) for attempt in builder.attempts),
         layers=tuple(layering.records(stack, images)),
-        sandbox=cloud.place.sandbox_builder,
+        sandbox=cloud.place.machines.sandbox_builder,
         cost_usd=_cost(builder),
     )
     build.write(folder)

@@ -133,7 +133,7 @@ def _common(plan: Plan, base_ami: str, place: Place, root: Path) -> dict[str, st
     document = plan.document
     system = {key: document[key] for key in ("architecture", "os", "node", "build")}
     common = [root / name for name in _COMMON]
-    builder = {"sandbox": True} if place.sandbox_builder else {}
+    builder = {"sandbox": True} if place.machines.sandbox_builder else {}
     return {
         "base AMI": base_ami,
         "system and builder": _digest({**system, "kms_key_id": place.kms_key_id or "", **builder}),

@@ -179,7 +179,7 @@ def validate(root: Path, folder: Path, place: Place) -> None:
     _initialise(packer, root)
     command = [packer.program, "validate", f"-var-file={folder / PACKER_FILE}"]
     command += [f"-var={name}={value}" for name, value in _ansible(place, folder).items()]
-    run([*command, packer.template(root)], timeout=120, env=_quiet() | place.environment(), error=BuildError)
+    run([*command, packer.template(root)], timeout=120, env=_quiet() | place.api.environment(), error=BuildError)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def build(packer_run: PackerRun) -> Made:
             timeout=packer_run.timeout,
             # The second names the run's folder, by which `sweep` finds what a killed run has left.
             env=_quiet()
-            | place.environment()  # the plugin ignores custom_endpoint_ec2 for some calls, not AWS_ENDPOINT_URL
+            | place.api.environment()  # the plugin ignores custom_endpoint_ec2 for some calls, not AWS_ENDPOINT_URL
             | _polling(packer_run.poll_seconds, packer_run.timeout)
             | {"TMPDIR": temporary, "GPU_AMI_BUILD": f"{private}/"},
             check=False,
@@ -368,7 +368,7 @@ def _ansible(place: Place, folder: Path) -> dict[str, str]:
     variables = {"ansible_command": ansible_playbook(), "skip_ansible_check": "true"}
     settings = [
         *(read_json(folder / PACKER_FILE) or {}).get("ansible_env_vars", []),
-        *ansible_settings(slow_python=place.slow_python),
+        *ansible_settings(slow_python=place.machines.slow_python),
     ]
     return variables | ({"ansible_env_vars": json.dumps(settings)} if settings else {})
 

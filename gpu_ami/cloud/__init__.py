@@ -27,23 +27,45 @@ amis         AMIs of running builders; images of layers, by the digest in their 
 
 from gpu_ami.cloud.client import Cloud, preload, tags_of
 from gpu_ami.cloud.launches import RUN_ATTRIBUTE, Cluster, Launch, RootVolume
-from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place, takes, with_session_credentials
+from gpu_ami.cloud.place import (
+    SESSION_MANAGER,
+    ApiAccess,
+    Capacity,
+    Clusters,
+    Credentials,
+    Login,
+    MachineTraits,
+    Mirror,
+    Network,
+    Place,
+    load_place,
+    place_of,
+    takes,
+    with_session_credentials,
+)
 from gpu_ami.cloud.runs import Run
 from gpu_ami.cloud.sweep import key_name
 
 __all__ = [
     "RUN_ATTRIBUTE",
     "SESSION_MANAGER",
+    "ApiAccess",
+    "Capacity",
     "Cloud",
     "Cluster",
+    "Clusters",
     "Credentials",
     "Launch",
+    "Login",
+    "MachineTraits",
     "Mirror",
+    "Network",
     "Place",
     "RootVolume",
     "Run",
     "key_name",
     "load_place",
+    "place_of",
     "preload",
     "tags_of",
     "takes",

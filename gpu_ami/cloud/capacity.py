@@ -83,13 +83,13 @@ class Attempt:
 
 def ways_of(place: Place, instance_type: str) -> tuple[Way, ...]:
     """The ways of an instance type, in order: those of the first pattern in `capacity` that matches it."""
-    matching = (ways for like, ways in place.capacity.items() if fnmatch.fnmatchcase(instance_type, like))
+    matching = (ways for like, ways in place.capacity.ways.items() if fnmatch.fnmatchcase(instance_type, like))
     return tuple(Way.parse(text) for text in next(matching, (ON_DEMAND,)))
 
 
 def builder_types(place: Place, planned: str, architecture: str) -> tuple[str, ...]:
     """The instance types of a builder in the order in which they are tried: the plan's, then the place's."""
-    return tuple(dict.fromkeys((planned, *place.builder_types.get(architecture, ()))))
+    return tuple(dict.fromkeys((planned, *place.capacity.builder_types.get(architecture, ()))))
 
 
 def is_of_packer(way: Way, is_open: Callable[[str], bool] = lambda _: False) -> bool:
@@ -105,7 +105,7 @@ def ways_of_builder(
 ) -> tuple[Way, ...]:
     """The ways of a builder, in the order of the place. UsageError: none of them leads to a builder in this place."""
     ways = ways_of(place, instance_type)
-    if place.ssh_interface != "session_manager":
+    if place.login.ssh_interface != "session_manager":
         return ways
     usable = tuple(way for way in ways if is_of_packer(way, is_open))
     if not usable:
@@ -171,7 +171,7 @@ class Search:
 
         CapacityError names every attempt; other errors end the search.
         """
-        deadline = time.monotonic() + 60.0 * self.place.capacity_minutes
+        deadline = time.monotonic() + 60.0 * self.place.capacity.minutes
         while True:
             for way, subnet_id in self._round():
                 try:
@@ -191,7 +191,9 @@ class Search:
         for way in self.ways:
             zone = self.reservation_zone(way.reservation) if way.reservation else ""
             subnets = [
-                subnet_id for subnet_id in self.place.subnets if not zone or self.zone_of(subnet_id) in ("", zone)
+                subnet_id
+                for subnet_id in self.place.network.subnets
+                if not zone or self.zone_of(subnet_id) in ("", zone)
             ]
             if not subnets:
                 text = f"{way} is in {zone}, and no subnet of the place is"

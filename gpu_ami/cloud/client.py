@@ -89,10 +89,10 @@ class Cloud:
 
         shared = aws.session()
         shared.register_component("data_loader", _service_descriptions())
-        keys = self.place.credentials
+        keys = self.place.api.credentials
         return boto3.Session(
             botocore_session=shared,
-            profile_name=self.place.profile or None,
+            profile_name=self.place.api.profile or None,
             region_name=self.place.region,
             aws_access_key_id=keys.access_key_id if keys else None,
             aws_secret_access_key=keys.secret_access_key if keys else None,
@@ -107,7 +107,7 @@ class Cloud:
             return self._clients[service]
         # Transport errors and throttling are retried here and nowhere else.
         config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10, read_timeout=60)
-        client = self.session().client(service, endpoint_url=self.place.endpoint or None, config=config)
+        client = self.session().client(service, endpoint_url=self.place.api.endpoint or None, config=config)
         client.meta.events.register("before-send", aws_errors.check_limit)
         client.meta.events.register("before-parse.ec2", aws_errors.retry_empty)
         client.meta.events.register("after-call", aws_errors.check_origin)
@@ -263,7 +263,7 @@ class Cloud:
                 return call()
             except GpuAmiError as error:
                 newest = max((self._created.get(resource_id, 0.0) for resource_id in resource_ids), default=0.0)
-                is_new = newest and time.monotonic() - newest < self.place.consistent_seconds
+                is_new = newest and time.monotonic() - newest < self.place.api.consistent_seconds
                 if not (is_new and aws_errors.is_not_found(error.code)):
                     raise
             time.sleep(_POLL_SECONDS)
@@ -281,7 +281,7 @@ class Cloud:
 
     def _settled(self, call: Callable[[], None]) -> None:
         """The call; again each second where the server that got it knows the former state of the instance alone."""
-        deadline = time.monotonic() + self.place.consistent_seconds
+        deadline = time.monotonic() + self.place.api.consistent_seconds
         while True:
             try:
                 return call()
@@ -316,7 +316,7 @@ class Cloud:
         """Who may connect to the SSH port of an instance in these security groups; unknown where none is named."""
         groups = self.security_groups(group_ids) if group_ids else []
         with _translated(f"looking up {', '.join(group_ids)}"):  # an answer that lacks the rules is an error of its own
-            return Ingress.of(groups, self.place.ssh_port)
+            return Ingress.of(groups, self.place.login.ssh_port)
 
     def security_groups(self, group_ids: Sequence[str]) -> list[SecurityGroupTypeDef]:
         """The groups of these ids that there are, as DescribeSecurityGroups has them."""
@@ -439,7 +439,7 @@ class Cloud:
 
     def wait_for_image(self, ami: str) -> ImageTypeDef | None:
         """The image as soon as DescribeImages knows it; None where it never does."""
-        deadline = time.monotonic() + self.place.consistent_seconds
+        deadline = time.monotonic() + self.place.api.consistent_seconds
         while (image := self.image(ami)) is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         return image
@@ -458,8 +458,8 @@ class Cloud:
         """Id of the default group of the place's VPC (without a subnet, the region's default VPC). UsageError: none."""
         hint = "set subnet_id and security_group_ids in the --where file"
         with _translated("looking up the default security group"):
-            if self.place.subnet_id:
-                wanted: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": [self.place.subnet_id]}]
+            if self.place.network.subnet_id:
+                wanted: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": [self.place.network.subnet_id]}]
                 vpcs = [subnet["VpcId"] for subnet in self.ec2.describe_subnets(Filters=wanted)["Subnets"]]
             else:
                 wanted = [{"Name": "is-default", "Values": ["true"]}]

@@ -102,7 +102,7 @@ def create(cloud: Cloud, name: str, version: str, tags: Mapping[str, str]) -> No
             name=name,
             version=version,
             roleArn=node_role(cloud),
-            resourcesVpcConfig={"subnetIds": list(cloud.place.subnets)},
+            resourcesVpcConfig={"subnetIds": list(cloud.place.network.subnets)},
             accessConfig={"authenticationMode": "API"},
             tags=dict(tags),
         )

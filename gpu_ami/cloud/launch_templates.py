@@ -65,7 +65,7 @@ def describe(cloud: Cloud, name: str, launch: Launch, wish: Wish) -> LaunchTempl
     """The template of a launch in the cloud's place. UsageError: the root volume is too small. CloudError."""
     place = cloud.place
     way = capacity.Way.parse(wish.way) if wish.way else capacity.ways_of(place, launch.instance_type)[0]
-    data: dict[str, Any] = dict(request(launch, place, way, place.subnets[0], cloud.ec2))
+    data: dict[str, Any] = dict(request(launch, place, way, place.network.subnets[0], cloud.ec2))
     if data.get("SubnetId"):  # a template has subnets in its interfaces alone
         data["NetworkInterfaces"] = [launches.interface(place)]
     if data.get("NetworkInterfaces"):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def need_public_address(place: Place) -> bool:
     """Whether to ask for a public address, as the Packer template does: not every subnet gives one by itself."""
-    return place.ssh_interface.startswith("public") and bool(place.subnet_id)
+    return place.login.ssh_interface.startswith("public") and bool(place.network.subnet_id)
 
 
 def interface(
@@ -43,10 +43,10 @@ def interface(
     }
     if kind != "interface":
         request["InterfaceType"] = kind
-    if place.subnet_id:
-        request["SubnetId"] = place.subnet_id
-    if place.security_group_ids:
-        request["Groups"] = list(place.security_group_ids)
+    if place.network.subnet_id:
+        request["SubnetId"] = place.network.subnet_id
+    if place.network.security_group_ids:
+        request["Groups"] = list(place.network.security_group_ids)
     if card == 0 and need_public_address(place):
         request["AssociatePublicIpAddress"] = True
     return request
@@ -68,7 +68,7 @@ def with_efa(ec2: EC2Client, place: Place, instance_type: str) -> list[InstanceN
     cards = [card for card in network.get("NetworkCards", []) if _takes_efa(card)]
     own = any(card["NetworkCardIndex"] == 0 for card in cards)
     requested = [interface(place, 0, 0, "efa" if own else "interface")]
-    if place.ssh_interface.startswith("public"):
+    if place.login.ssh_interface.startswith("public"):
         return requested
     return requested + [
         interface(place, card["NetworkCardIndex"], int(card["MaximumNetworkInterfaces"] > 1), "efa-only")
@@ -142,7 +142,7 @@ def request(
     launch: Launch, place: Place, way: capacity.Way, subnet_id: str, ec2: EC2Client
 ) -> RunInstancesRequestTypeDef:
     """The parameters of RunInstances for one attempt. IMDSv2 only; shut down from inside means terminated."""
-    place = replace(place, subnet_id=subnet_id or None)
+    place = replace(place, network=replace(place.network, subnet_ids=(subnet_id,) if subnet_id else ()))
     specifications: list[TagSpecificationTypeDef] = [
         {"ResourceType": kind, "Tags": tag_list(launch.tags)} for kind in _RESOURCES
     ]
@@ -162,10 +162,10 @@ def request(
     elif need_public_address(place):
         asked["NetworkInterfaces"] = [interface(place)]
     else:
-        if place.subnet_id:
-            asked["SubnetId"] = place.subnet_id
-        if place.security_group_ids:
-            asked["SecurityGroupIds"] = list(place.security_group_ids)
+        if place.network.subnet_id:
+            asked["SubnetId"] = place.network.subnet_id
+        if place.network.security_group_ids:
+            asked["SecurityGroupIds"] = list(place.network.security_group_ids)
     if launch.root_volume:
         asked["BlockDeviceMappings"] = [launch.root_volume.mapping()]
     if place.instance_profile:

@@ -53,47 +53,47 @@ def address(instance: Mapping[str, object], interface: str) -> str:
 
 def proxy_command(place: Place, instance_id: str) -> str:
     """The program that leads to an instance, with %h and %p left to be replaced; "" where its address does."""
-    if place.jump_host:
+    if place.login.jump_host:
         return _jump(place)
-    if place.ssh_interface == SESSION_MANAGER:
+    if place.login.ssh_interface == SESSION_MANAGER:
         words = ["ssm", "start-session", "--target", instance_id, "--document-name", "AWS-StartSSHSession"]
         return f"{_aws(place)} {shlex.join(words)} --parameters portNumber=%p"
-    if place.instance_connect_endpoint:
+    if place.login.instance_connect_endpoint:
         words = ["ec2-instance-connect", "open-tunnel", "--instance-id", instance_id]
-        if place.instance_connect_endpoint != "any":
-            words += ["--instance-connect-endpoint-id", place.instance_connect_endpoint]
+        if place.login.instance_connect_endpoint != "any":
+            words += ["--instance-connect-endpoint-id", place.login.instance_connect_endpoint]
         return f"{_aws(place)} {shlex.join(words)} --remote-port %p"
-    return place.proxy_command.replace("%i", instance_id)
+    return (place.login.proxy_command or "").replace("%i", instance_id)
 
 
 def programs(place: Place) -> list[str]:
     """The programs that a login needs on this machine."""
-    if place.jump_host:
+    if place.login.jump_host:
         return ["ssh"]
-    if place.ssh_interface == SESSION_MANAGER:
+    if place.login.ssh_interface == SESSION_MANAGER:
         return ["aws", "session-manager-plugin"]
-    if place.instance_connect_endpoint:
+    if place.login.instance_connect_endpoint:
         return ["aws"]
-    return shlex.split(place.proxy_command)[:1]
+    return shlex.split(place.login.proxy_command or "")[:1]
 
 
 def bastion(place: Place) -> dict[str, object]:
     """The jump host as variables of the Packer template; nothing without one."""
-    match = _JUMP_HOST.fullmatch(place.jump_host)
+    match = _JUMP_HOST.fullmatch(place.login.jump_host or "")
     if not match:
         return {}
     return {
         "ssh_bastion_host": match["host"],
         "ssh_bastion_username": match["user"],
         "ssh_bastion_port": int(match["port"] or 22),
-        "ssh_bastion_key_file": place.jump_key,
+        "ssh_bastion_key_file": place.login.jump_key or "",
     }
 
 
 def require_packer_login(place: Place) -> None:
     """UsageError where Packer cannot log in to the builder: it knows addresses, a jump host and Session Manager."""
-    key = "proxy_command" if place.proxy_command else "instance_connect_endpoint"
-    if place.proxy_command or place.instance_connect_endpoint:
+    key = "proxy_command" if place.login.proxy_command else "instance_connect_endpoint"
+    if place.login.proxy_command or place.login.instance_connect_endpoint:
         raise UsageError(
             f"{key}: Packer cannot log in to a builder through it; a proof of an AMI can (gpu-ami validate --ami)",
             hint="build with jump_host or ssh_interface: session_manager",
@@ -101,18 +101,18 @@ def require_packer_login(place: Place) -> None:
 
 
 def _jump(place: Place) -> str:
-    match = _JUMP_HOST.fullmatch(place.jump_host)
+    match = _JUMP_HOST.fullmatch(place.login.jump_host or "")
     assert match  # the place's grammar
     words = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
-    words += ["-i", place.jump_key, "-o", "IdentitiesOnly=yes"] if place.jump_key else []
+    words += ["-i", place.login.jump_key, "-o", "IdentitiesOnly=yes"] if place.login.jump_key else []
     words += ["-p", match["port"]] if match["port"] else []
     return f"{shlex.join(words)} -W %h:%p {match['user']}@{match['host']}"
 
 
 def _aws(place: Place) -> str:
     words = ["aws", "--region", place.region]
-    words += ["--profile", place.profile] if place.profile and not place.credentials else []
-    words += ["--endpoint-url", place.endpoint] if place.endpoint else []
+    words += ["--profile", place.api.profile] if place.api.profile and not place.api.credentials else []
+    words += ["--endpoint-url", place.api.endpoint] if place.api.endpoint else []
     return shlex.join(words)
 
 

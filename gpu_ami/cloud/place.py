@@ -1,6 +1,7 @@
 """Where a plan is carried out: AWS, as a `--where FILE` says, or the local region.
 
-Nothing past this module asks which of the two it is: a place is an endpoint, a network and names to use there.
+Nothing past this module asks which of the two it is. A `--where` file has flat keys; `Place` groups them in parts:
+api, network, login, capacity, clusters, machines.
 
 A profile that asks for an MFA code is asked once a run, and every child process gets its credentials:
 Packer and the validators would each open the profile again, with a closed stdin, and fail.
@@ -12,7 +13,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,13 @@ def with_session_credentials(place: Place) -> Place:
     The prompt is botocore's, on the terminal. The credentials last as long as the profile's `duration_seconds` says
     (an hour by default) and are not renewed: the preflight says how long. UsageError: no such profile, no credentials.
     """
-    if place.endpoint or place.credentials:
+    if place.api.endpoint or place.api.credentials:
         return place
     from botocore.session import Session
 
-    name = place.profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    name = place.api.profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
     with aws_errors.translated(f"opening a session of profile {name}"):
-        session = Session(profile=place.profile)
+        session = Session(profile=place.api.profile)
         if "mfa_serial" not in session.get_scoped_config():
             return place
         found = session.get_credentials()
@@ -42,7 +43,7 @@ def with_session_credentials(place: Place) -> Place:
             return place
         keys = found.get_frozen_credentials()
     own = Credentials(keys.access_key or "", keys.secret_key or "", keys.token or "")
-    return replace(place, profile=None, credentials=own)
+    return replace(place, api=replace(place.api, profile=None, credentials=own))
 
 
 # What Packer's amazon-ebs takes for `ssh_interface`.
@@ -85,74 +86,18 @@ class Credentials:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A region and what to use in it.
+class ApiAccess:
+    """How AWS's API is reached.
 
-    endpoint: URL where *we* reach the AWS API; None: AWS itself. guest_endpoint: where an *instance* reaches it.
-    instance_profile: name of the profile that instances run with. ssh_interface: as in Packer's amazon-ebs.
-    ssh_port: of every instance. source_ami: id that overrides the plan's. simulated: hardware is simulated there, which
-    reports say. billed: machines cost money. slow_python: machines are emulated, and Python starts slowly on them.
-    kernel: series of the kernel that every machine there boots, whatever its AMI's own would be. conditions: name and
-    seed of a rehearsal's conditions (docs/conditions.md), "" for none. dead_man_role: ARN of the role in which
-    EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does. subnet_ids: further subnets
-    are tried where the first has no capacity. capacity: pattern of instance types → ways (capacity.py), in order.
-    capacity_minutes: for how long they are tried again. start_minutes: for how long a stopped instance is started again
-    at least: EC2 often has capacity minutes after a stop. log_groups: where a proof's machines send their logs: `proof`
-    (groups of its own, removed afterwards) or `production` (the plan's). deadlines: seconds that override
-    variables/facts/deadlines.yml: boot_seconds, stop_seconds, arrival_seconds. jump_host, jump_key,
-    proxy_command, instance_connect_endpoint: ways to log in (login.py). consistent_seconds: how long AWS may not know
-    what has just been created, and leave it out of lists. certify_carried: whether a certificate of level `certified`
-    may have checks that were carried over from an earlier proof (docs/layers.md). sandbox_builder: roles run in a
-    sandbox of this host, not on a booted builder (docs/local-region.md). expect_launch: callback(source_ami),
-    called when Packer starts. image_days: an AMI that is built there expires after so many days unless it is
-    published; 0: never. builder_types: architecture → instance types on which an image is built where the plan's has no
-    capacity, in order. cluster: the one that `--join` without a name means, of ECS or EKS; "": one of the proof's own.
-    cluster_versions: Kubernetes versions of which the place starts an EKS cluster at once. guest_cluster_endpoint:
-    at which its instances reach that cluster, where the caller's address is another one.
-    hypervisor: name and version of what runs the machines, where the place knows it; reports say it.
+    endpoint: URL where *we* reach it; None: AWS itself. guest_endpoint: where an *instance* reaches it.
+    consistent_seconds: how long AWS may not know what has just been created, and leave it out of lists.
     """
 
-    name: str
-    region: str
     profile: str | None = None
     endpoint: str | None = None
-    subnet_id: str | None = None
-    security_group_ids: tuple[str, ...] = ()
-    instance_profile: str | None = None
-    ssh_interface: str = "public_ip"
-    ssh_port: int = 22
-    kms_key_id: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
-    source_ami: str | None = None
-    mirror: Mirror | None = None
-    guest_endpoint: str | None = None
-    simulated: bool = False
-    billed: bool = True
-    slow_python: bool = False
-    kernel: str | None = None
     credentials: Credentials | None = None
-    conditions: str = ""
-    dead_man_role: str | None = None
-    log_groups: str = "proof"
-    jump_host: str = ""
-    jump_key: str = ""
-    proxy_command: str = ""
-    instance_connect_endpoint: str = ""
-    subnet_ids: tuple[str, ...] = ()
-    capacity: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    capacity_minutes: int = 0
-    start_minutes: int = 5
-    deadlines: Mapping[str, int] = field(default_factory=dict)
+    guest_endpoint: str | None = None
     consistent_seconds: float = 120.0  # EC2 API reference, "Eventual consistency", read 2026-11-22: retry for minutes
-    certify_carried: bool = False
-    sandbox_builder: bool = False
-    expect_launch: Callable[[str], object] = field(default=lambda _image_id: None, repr=False, compare=False)
-    image_days: int = 0
-    builder_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    cluster: str = ""
-    cluster_versions: tuple[str, ...] = ()
-    guest_cluster_endpoint: str = ""
-    hypervisor: str = ""
 
     def keys(self) -> dict[str, str]:
         """The place's own keys, for the environment of a program with an AWS SDK; {} where that finds its own."""
@@ -167,15 +112,158 @@ class Place:
         found = {"AWS_ENDPOINT_URL": self.endpoint} if self.endpoint else {}
         return found | ({"AWS_PROFILE": ""} if self.credentials else {}) | self.keys()
 
+
+@dataclass(frozen=True)
+class Network:
+    """Where instances are launched. subnet_ids: the next is tried where one has no capacity; (): the default VPC's."""
+
+    subnet_ids: tuple[str, ...] = ()
+    security_group_ids: tuple[str, ...] = ()
+
     @property
-    def answers_preflight(self) -> bool:
-        """Whether it answers what a preflight asks, as AWS does; not an endpoint of its own, such as a test's."""
-        return self.endpoint is None
+    def subnet_id(self) -> str | None:
+        """The first subnet; None for one of the default VPC."""
+        return self.subnet_ids[0] if self.subnet_ids else None
 
     @property
     def subnets(self) -> tuple[str, ...]:
         """The subnets to launch in, in order; one empty name for a subnet of the default VPC."""
-        return self.subnet_ids or (self.subnet_id or "",)
+        return self.subnet_ids or ("",)
+
+
+@dataclass(frozen=True)
+class Login:
+    """SSH logins to instances (login.py). ssh_interface: as in Packer's amazon-ebs. ssh_port: of every instance.
+
+    jump_host, proxy_command, instance_connect_endpoint: what an SSH connection goes through; at most one of them.
+    """
+
+    ssh_interface: str = "public_ip"
+    ssh_port: int = 22
+    jump_host: str | None = None
+    jump_key: str | None = None
+    proxy_command: str | None = None
+    instance_connect_endpoint: str | None = None
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How capacity is bought. ways: pattern of instance types → ways (capacity.py), in order.
+
+    minutes: for how long they are tried again. start_minutes: for how long a stopped instance is started again at
+    least: EC2 often has capacity minutes after a stop. builder_types: architecture → instance types on which an image
+    is built where the plan's has no capacity, in order.
+    """
+
+    ways: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    minutes: int = 0
+    start_minutes: int = 5
+    builder_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clusters that nodes join. name: the one that `--join` without a name means, of ECS or EKS; None: a proof's own.
+
+    versions: Kubernetes versions of which the place starts an EKS cluster at once. guest_endpoint: at which its
+    instances reach that cluster, where the caller's address is another one.
+    """
+
+    name: str | None = None
+    versions: tuple[str, ...] = ()
+    guest_endpoint: str | None = None
+
+
+@dataclass(frozen=True)
+class MachineTraits:
+    """What the machines of a place are.
+
+    simulated: their hardware is simulated, which reports say. billed: they cost money. slow_python: they are emulated,
+    and Python starts slowly on them. kernel: series of the kernel that each boots, whatever its AMI's own would be.
+    hypervisor: name and version of what runs them, where the place knows it; reports say it. sandbox_builder: roles run
+    in a sandbox of this host, not on a booted builder (docs/local-region.md).
+    """
+
+    simulated: bool = False
+    billed: bool = True
+    slow_python: bool = False
+    kernel: str | None = None
+    hypervisor: str | None = None
+    sandbox_builder: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """A region and what to use in it.
+
+    instance_profile: name of the profile that instances run with. source_ami: id that overrides the plan's.
+    conditions: name and seed of a rehearsal's conditions (docs/conditions.md), "" for none. dead_man_role: ARN of the
+    role in which EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does.
+    log_groups: where a proof's machines send their logs: `proof` (groups of its own, removed afterwards) or
+    `production` (the plan's). deadlines: seconds that override variables/facts/deadlines.yml: boot_seconds,
+    stop_seconds, arrival_seconds. certify_carried: whether a certificate of level `certified` may have checks that were
+    carried over from an earlier proof (docs/layers.md). expect_launch: callback(source_ami), called when Packer starts.
+    image_days: an AMI that is built there expires after so many days unless it is published; 0: never.
+    """
+
+    name: str
+    region: str
+    api: ApiAccess = field(default_factory=ApiAccess)
+    network: Network = field(default_factory=Network)
+    login: Login = field(default_factory=Login)
+    capacity: Capacity = field(default_factory=Capacity)
+    clusters: Clusters = field(default_factory=Clusters)
+    machines: MachineTraits = field(default_factory=MachineTraits)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    kms_key_id: str | None = None
+    instance_profile: str | None = None
+    dead_man_role: str | None = None
+    source_ami: str | None = None
+    mirror: Mirror | None = None
+    log_groups: str = "proof"
+    deadlines: Mapping[str, int] = field(default_factory=dict)
+    certify_carried: bool = False
+    image_days: int = 0
+    conditions: str = ""
+    expect_launch: Callable[[str], object] = field(default=lambda _image_id: None, repr=False, compare=False)
+
+    def in_region(self, region: str) -> Place:
+        """The same account and endpoint in a region, whose default network is used."""
+        return replace(self, region=region, network=Network())
+
+    @property
+    def answers_preflight(self) -> bool:
+        """Whether it answers what a preflight asks, as AWS does; not an endpoint of its own, such as a test's."""
+        return self.api.endpoint is None
+
+
+def _own_names(part: type) -> Mapping[str, str]:
+    return {one.name: one.name for one in fields(part)}
+
+
+# Parts of Place: flat key → field.
+_PARTS: Mapping[str, Mapping[str, str]] = {
+    "api": _own_names(ApiAccess),
+    "network": _own_names(Network),
+    "login": _own_names(Login),
+    "capacity": {"capacity": "ways", "capacity_minutes": "minutes", "builder_types": "builder_types"},
+    "clusters": {"cluster": "name", "cluster_versions": "versions"},
+}
+
+
+def place_of(values: Mapping[str, Any]) -> Place:
+    """Builds a place from flat keys, as a `--where` file has them, checked and of the types of the fields."""
+    return with_keys(Place(values["name"], values["region"]), values)
+
+
+def with_keys(place: Place, values: Mapping[str, Any]) -> Place:
+    """Replaces fields of a place and of its parts by flat keys, as of `place_of`."""
+    parts = {
+        name: replace(getattr(place, name), **{names[key]: values[key] for key in names.keys() & values.keys()})
+        for name, names in _PARTS.items()
+    }
+    in_parts = {key for keys in _PARTS.values() for key in keys}
+    return replace(place, **{key: value for key, value in values.items() if key not in in_parts}, **parts)
 
 
 def _like(pattern: str, example: str) -> Text:
@@ -247,9 +335,10 @@ def load_place(path: Path) -> Place:
     values = {"name": path.stem} | document
     if "security_group_ids" in values:
         values["security_group_ids"] = tuple(values["security_group_ids"])
+    if "subnet_id" in values:
+        values["subnet_ids"] = [values.pop("subnet_id")]
     if "subnet_ids" in values:
         values["subnet_ids"] = tuple(values["subnet_ids"])
-        values["subnet_id"] = values["subnet_ids"][0]
     if "capacity" in values:
         values["capacity"] = {like: tuple(ways) for like, ways in values["capacity"].items()}
     if "builder_types" in values:
@@ -259,7 +348,7 @@ def load_place(path: Path) -> Place:
     if "mirror" in values:
         mirror = values["mirror"]
         values["mirror"] = Mirror(mirror["url"].rstrip("/"), mirror["key_fingerprint"].upper())
-    return Place(**values)
+    return place_of(values)
 
 
 def _hint(path: Path) -> str:

@@ -92,7 +92,7 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
 def _unlisted_seconds(records: Iterable[runs.Record], place: Place) -> float:
     """For how long lists of the place may lack what its dead runs made last."""
     last = max((one.last_alive for one in records if one.place == place.name and not one.alive), default=0.0)
-    return min(last + place.consistent_seconds - time.time(), place.consistent_seconds)
+    return min(last + place.api.consistent_seconds - time.time(), place.api.consistent_seconds)
 
 
 def _sweep_listed(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> list[Swept]:

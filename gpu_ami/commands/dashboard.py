@@ -100,7 +100,7 @@ def _pages(args: argparse.Namespace, plan: Plan, progress: Progress, refresh: in
     of_plan = measurements.of_plan(measurements.measured(plan.document))
     place = _place(args.where, progress)
     session = Cloud(place).session()
-    cloudwatch = CloudWatch(place.region, endpoint=place.endpoint, session=session, retry_seconds=_RETRY_SECONDS)
+    cloudwatch = CloudWatch(place.region, endpoint=place.api.endpoint, session=session, retry_seconds=_RETRY_SECONDS)
 
     def make() -> str:
         try:

@@ -202,12 +202,12 @@ def _check(args: argparse.Namespace, task: Attachment, plan: Plan, run: Any) -> 
         plan.document, out / PLAN_FILE, place, out / "fleet", task.progress, options=["-k", conditions.SELECTION]
     )
     user = args.ssh_user or plan.document["os"]["ssh_user"]
-    interface = place.ssh_interface
+    interface = place.login.ssh_interface
 
     def check(condition: Condition) -> Any:
         machine = condition.machine
         target = Target(
-            f"ssh://{user}@{machine.addresses.get(interface, '')}:{place.ssh_port}", machine.instance_type,
+            f"ssh://{user}@{machine.addresses.get(interface, '')}:{place.login.ssh_port}", machine.instance_type,
             machine.instance_id, args.identity, Path(run.folder) / f"known_hosts.{machine.instance_id}",
             name=machine.instance_id, proxy_command=login.proxy_command(place, machine.instance_id),
         )  # fmt: skip

@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     place = _place(args)
     if args.to:
         return _roll_back(args, folder, place, progress)
-    if args.level == "rehearsed" and not place.simulated:
+    if args.level == "rehearsed" and not place.machines.simulated:
         hint = "prove the image on real hardware; a rehearsal can be published in the local region, to try the policy"
         raise UsageError(f"--level rehearsed: {place.name} is no simulated place", hint=hint)
     findings, verified = _verify(args, folder, place, progress)

@@ -34,18 +34,18 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
     source = document["source_ami"]
     where = {
         "region": place.region,
-        "profile": place.profile or "",
-        "custom_endpoint": place.endpoint or (NO_ENDPOINT if place.guest_endpoint else ""),
+        "profile": place.api.profile or "",
+        "custom_endpoint": place.api.endpoint or (NO_ENDPOINT if place.api.guest_endpoint else ""),
         # A place of AWS has no keys of its own (place.py refuses them), so none are written into the file.
-        "access_key": place.credentials.access_key_id if place.credentials else "",
-        "secret_key": place.credentials.secret_access_key if place.credentials else "",
-        "subnet_id": place.subnet_id or "",
-        "security_group_ids": list(place.security_group_ids),
+        "access_key": place.api.credentials.access_key_id if place.api.credentials else "",
+        "secret_key": place.api.credentials.secret_access_key if place.api.credentials else "",
+        "subnet_id": place.network.subnet_id or "",
+        "security_group_ids": list(place.network.security_group_ids),
         # A builder calls no AWS API, so it gets no rights; only a session through SSM needs the profile.
-        "instance_profile": (place.instance_profile or "") if place.ssh_interface == "session_manager" else "",
+        "instance_profile": (place.instance_profile or "") if place.login.ssh_interface == "session_manager" else "",
         "kms_key_id": place.kms_key_id or "",
-        "ssh_interface": place.ssh_interface,
-        "ssh_port": place.ssh_port,
+        "ssh_interface": place.login.ssh_interface,
+        "ssh_port": place.login.ssh_port,
         **login.bastion(place),
         "tags": dict(place.tags),
         "image_tags": image_tags(document),

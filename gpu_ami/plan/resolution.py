@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 def at_place(document: ResolvedPlan, place: Place) -> ResolvedPlan:
     """The document for a place: vendors' URLs become the mirror's, the agent uses its endpoint and source AMI."""
     placed: ResolvedPlan = _mirrored(document, place.mirror) if place.mirror else copy.copy(document)
-    if place.guest_endpoint:
-        placed["cloudwatch_agent"] = _agent_at(placed["cloudwatch_agent"], place.guest_endpoint)
+    if place.api.guest_endpoint:
+        placed["cloudwatch_agent"] = _agent_at(placed["cloudwatch_agent"], place.api.guest_endpoint)
     if place.source_ami:
         placed["source_ami"] = {"id": place.source_ami}
     if note := system_packages(document, place):
         placed["notes"] = [*placed["notes"], note]
-    if place.kernel and place.kernel != placed["kernel"]["version"]:
+    if place.machines.kernel and place.machines.kernel != placed["kernel"]["version"]:
         _change_kernel(placed, place)
     return placed
 
@@ -72,12 +72,12 @@ def _change_kernel(document: ResolvedPlan, place: Place) -> None:
     The packages stay those of the planned series: the place's base images have them by their names.
     """
     assumed = document["kernel"]["version"]
-    note = f"not proven here: kernel {assumed}; machines of {place.name} boot {place.kernel}"
-    document["kernel"] = {**document["kernel"], "version": str(place.kernel)}
+    note = f"not proven here: kernel {assumed}; machines of {place.name} boot {place.machines.kernel}"
+    document["kernel"] = {**document["kernel"], "version": str(place.machines.kernel)}
     document["kernel"].pop("follows", None)
     for name, section in cast(dict[str, Any], document).items():
         if isinstance(section, dict) and assumed in section.get("kernel_packages", {}):
-            packages = {**section["kernel_packages"], str(place.kernel): section["kernel_packages"][assumed]}
+            packages = {**section["kernel_packages"], str(place.machines.kernel): section["kernel_packages"][assumed]}
             document[name] = {**section, "kernel_packages": packages}  # type: ignore[literal-required]
     document["notes"] = [*document["notes"], note]
 
@@ -185,7 +185,7 @@ def describe_types(cloud: Cloud, names: Sequence[str]) -> list[InstanceTypeInfoT
 
 def _with_recorded_ami(document: ResolvedPlan, place: Place, locks: Path) -> ResolvedPlan:
     """The source AMI that the image's lock records for the region; ids mean something only in AWS itself."""
-    if place.endpoint or place.guest_endpoint or place.source_ami:
+    if place.api.endpoint or place.api.guest_endpoint or place.source_ami:
         return document
     recorded = recorded_ami(document, place.region, locks)
     return {**document, "source_ami": {"id": recorded}} if recorded else document

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ class View:
 
 def cloud_of(place: Place, region: str) -> Cloud:
     """The same account and endpoint, in a region."""
-    return Cloud(replace(place, region=region, subnet_id=None, subnet_ids=()))
+    return Cloud(place.in_region(region))
 
 
 def observe(cloud: Cloud, release: Release, policy: ReleasePolicy, where: RegionPolicy, now: datetime) -> View:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def examine(place: Place, policy: ReleasePolicy) -> list[preflight.Finding]:
     """Whether an image that is built at the place could be published as the policy says: builds encrypt each volume."""
     findings: list[preflight.Finding] = []
     for where in policy.regions:
-        cloud = Cloud(replace(place, region=where.region, subnet_id=None, subnet_ids=()))
+        cloud = Cloud(place.in_region(where.region))
         name = f"publish in {where.region}"
         findings += preflight.examined(name, functools.partial(_examine, name, cloud, policy, where, place.region))
     return findings

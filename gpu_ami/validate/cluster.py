@@ -55,7 +55,7 @@ def require(plan: PlanDocument, join: str | None, cloud: Cloud) -> None:
 
 def require_name(plan: PlanDocument, join: str | None, place: Place) -> str:
     """The name of the cluster that --join means, "" for none. UsageError: this image joins none, or not by name."""
-    return "" if join is None else _service_of(plan).name_of(join, place.cluster)
+    return "" if join is None else _service_of(plan).name_of(join, place.clusters.name or "")
 
 
 def require_program(plan: PlanDocument, join: str | None) -> None:
@@ -125,7 +125,7 @@ def opened(proven: Proven, join: str | None, clean_up: CleanUp, progress: Progre
         yield None
         return
     service = _service_of(proven.plan)
-    name = service.name_of(join, proven.cloud.place.cluster)
+    name = service.name_of(join, proven.cloud.place.clusters.name or "")
     with ExitStack() as stack:
         with progress.stage("cluster"):
             cluster = stack.enter_context(service.opened(proven, name, clean_up))

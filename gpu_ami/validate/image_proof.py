@@ -52,7 +52,7 @@ def prove_image(
     files: checks the image's files meanwhile; no_files: why not. An error of one machine ends in its own report; Ctrl-C
     ends all of them, and the report says so.
     """
-    require_interface(cloud.place.ssh_interface)
+    require_interface(cloud.place.login.ssh_interface)
     recorder = Recorder(functools.partial(assemble, proof, run, ami, no_files=no_files), proof.out, proof.progress)
     with recorder.recording(), ExitStack() as stack:
         note_leftover = functools.partial(_note_leftover, proof)

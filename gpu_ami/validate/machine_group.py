@@ -56,10 +56,10 @@ def require(plan: PlanDocument, place: Place, instance_types: Sequence[str], nod
         others = ", ".join(other for other, count in rows.items() if count) or "none of the plan"
         hint = f"types with EFA: {others}; a recipe without the component efa can be proven over TCP"
         raise UsageError(f"{asked}: the plan has EFA, and {name} has no EFA interface", hint=hint)
-    if rows[name] > 1 and place.ssh_interface.startswith("public"):
+    if rows[name] > 1 and place.login.ssh_interface.startswith("public"):
         hint = "set ssh_interface to private_ip or session_manager, or use a jump host or Instance Connect Endpoint"
         message = f"EC2 gives no public address to a machine with the {rows[name]} EFA interfaces of {name}"
-        raise UsageError(f"{asked}: ssh_interface {place.ssh_interface}: {message}", hint=hint)
+        raise UsageError(f"{asked}: ssh_interface {place.login.ssh_interface}: {message}", hint=hint)
 
 
 def require_traffic(cloud: Cloud, plan: PlanDocument) -> None:
@@ -67,7 +67,7 @@ def require_traffic(cloud: Cloud, plan: PlanDocument) -> None:
 
     CloudError: they cannot be looked up.
     """
-    named = list(cloud.place.security_group_ids) or [cloud.default_security_group()]
+    named = list(cloud.place.network.security_group_ids) or [cloud.default_security_group()]
     groups = cloud.security_groups(named)
     with aws_errors.translated(f"looking up {', '.join(named)}"):
         closed = security_groups.own_traffic(groups, efa="efa" in plan)

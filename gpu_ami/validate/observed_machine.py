@@ -34,7 +34,7 @@ def observe(
     ami: str, image: ImageTypeDef, cloud: Cloud, run: runs.Run, progress: Progress, instance_types: Sequence[str] = ()
 ) -> observing.Observation:
     """Boots it once, waits for the end of the boot, reads it, and terminates it. CloudError, MachineError."""
-    require_interface(cloud.place.ssh_interface)
+    require_interface(cloud.place.login.ssh_interface)
     instance_type = (instance_types or [_DEFAULT_TYPES.get(str(image.get("Architecture")), "g5.12xlarge")])[0]
     cancelled = threading.Event()
     tags = dict(cloud.place.tags) | run.tags(recipe=ami)

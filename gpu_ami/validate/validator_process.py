@@ -186,8 +186,8 @@ def command_line(
         "--arrival-seconds": f"{deadlines(target.instance_type, place).arrival_seconds:g}",
         "--proxy-command": target.proxy_command,
         "--aws-region": place.region if place else None,
-        "--aws-endpoint": place.endpoint if place else None,
-        "--aws-profile": place.profile if place else None,
+        "--aws-endpoint": place.api.endpoint if place else None,
+        "--aws-profile": place.api.profile if place else None,
     }
     # -vv: a line a check, for CheckOutput.
     named = [f"{option}={value}" for option, value in values.items() if value]
@@ -204,4 +204,4 @@ def roles_folders(plan_file: Path | None) -> list[Path]:
 
 def environment(place: Place | None) -> dict[str, str]:
     """The environment of a validator: pytest's, and the place's own keys where it has some."""
-    return isolation.VARIABLES | (place.keys() if place else {})
+    return isolation.VARIABLES | (place.api.keys() if place else {})

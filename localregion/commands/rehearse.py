@@ -86,7 +86,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     recipes = [find_recipe(recipe) for recipe in args.recipe] or all_recipes()
     _check_names(recipes)
-    place = replace(region.local_place(home_dir()), sandbox_builder=True)
+    place = region.local_place(home_dir())
+    place = replace(place, machines=replace(place.machines, sandbox_builder=True))
     found = _selected(recipes, place, args, progress)
     options = Options(args.keep)
     names = [recipe.stem for recipe in recipes]

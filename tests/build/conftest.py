@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from moto import mock_aws
 
-from gpu_ami.cloud import Cloud, Place
+from gpu_ami.cloud import Cloud, Login, Place
 from gpu_ami.plan import Plan
 from gpu_ami.progress import Progress
 
@@ -19,7 +19,7 @@ QUIET = Progress("quiet")
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     with mock_aws():
-        yield Cloud(Place(name="aws", region="us-east-1", ssh_interface="private_ip"))
+        yield Cloud(Place(name="aws", region="us-east-1", login=Login(ssh_interface="private_ip")))
 
 
 def an_ami(cloud: Cloud, name: str, root_device: str = "/dev/sda1") -> str:

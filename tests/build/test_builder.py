@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from gpu_ami.build import builder, image, packer
-from gpu_ami.cloud import Cloud, Mirror, aws_errors, preflight, runs
+from gpu_ami.cloud import Capacity, Cloud, Mirror, Network, aws_errors, preflight, runs
 from gpu_ami.errors import BuildError, CapacityError, CloudError
 from gpu_ami.progress import Progress
 from tests.build.conftest import QUIET, a_plan, an_ami
@@ -23,7 +23,7 @@ def test_the_builder_is_tried_in_each_subnet(
 ) -> None:
     base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
     subnets = [row["SubnetId"] for row in cloud.ec2.describe_subnets()["Subnets"][:2]]
-    cloud.place = replace(cloud.place, subnet_id=subnets[0], subnet_ids=tuple(subnets))
+    cloud.place = replace(cloud.place, network=Network(subnet_ids=tuple(subnets)))
     tried: list[str] = []
     full = {subnets[0]}
 
@@ -70,10 +70,8 @@ def test_the_next_type_builds_and_the_record_says_what_was_tried_and_its_cost(
 ) -> None:
     base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
     instance = cloud.ec2.run_instances(ImageId=base, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
-    cloud.place = replace(
-        cloud.place, builder_types={"x86_64": ("m6i.2xlarge",)},
-        capacity={"c7i*": ("reservation:cr-00000001",), "*": ("on-demand",)},
-    )  # fmt: skip
+    ways = {"c7i*": ("reservation:cr-00000001",), "*": ("on-demand",)}
+    cloud.place = replace(cloud.place, capacity=Capacity(ways, builder_types={"x86_64": ("m6i.2xlarge",)}))
     monkeypatch.setattr(cloud, "is_open", lambda _reservation: True)
     monkeypatch.setattr(cloud, "zone_of_reservation", lambda _reservation: "")
 
@@ -104,7 +102,7 @@ def test_a_builder_that_is_not_in_its_reservation_is_noted(
     """Nobody targets it: EC2 takes an open reservation that fits, which may be another one, or none."""
     base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
     instance = cloud.ec2.run_instances(ImageId=base, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
-    cloud.place = replace(cloud.place, capacity={"*": ("reservation:cr-00000001",)})
+    cloud.place = replace(cloud.place, capacity=replace(cloud.place.capacity, ways={"*": ("reservation:cr-00000001",)}))
     monkeypatch.setattr(cloud, "is_open", lambda _reservation: True)
     monkeypatch.setattr(cloud, "zone_of_reservation", lambda _reservation: "")
 

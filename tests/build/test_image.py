@@ -44,7 +44,7 @@ def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
     assert [(one["instance_type"], one["answer"]) for one in result.attempts] == [("c7i.2xlarge", "launched")]
     assert image.load(tmp_path) == result
     assert image.reusable(tmp_path, a_plan(base), cloud, root) == result
-    sandboxed = Cloud(replace(cloud.place, sandbox_builder=True))
+    sandboxed = Cloud(replace(cloud.place, machines=replace(cloud.place.machines, sandbox_builder=True)))
     assert image.reusable(tmp_path, a_plan(base), sandboxed, root) == result  # a booted builder is as good
     replace(result, sandbox=True).write(tmp_path)
     assert image.reusable(tmp_path, a_plan(base), cloud, root) is None  # but not the other way round
@@ -80,7 +80,7 @@ def test_a_sandbox_is_asked_for_by_a_tag_and_kept(
 ) -> None:
     base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
     given = packer_that_makes(made, monkeypatch)
-    sandboxed = Cloud(replace(cloud.place, sandbox_builder=True))
+    sandboxed = Cloud(replace(cloud.place, machines=replace(cloud.place.machines, sandbox_builder=True)))
     with runs.begin(home, "aws") as run:
         result = image.build_image(a_plan(base), tmp_path, sandboxed, run, root, QUIET)
     assert json.loads(given["variables"]["builder_tags"]) == {factory.MACHINE_TAG: factory.SANDBOX}

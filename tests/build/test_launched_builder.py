@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.build import image, packer
-from gpu_ami.cloud import Cloud, amis, login, runs, tags_of
+from gpu_ami.cloud import Capacity, Cloud, Network, amis, login, runs, tags_of
 from gpu_ami.errors import BuildError, CapacityError, CloudError
 from tests.build.conftest import QUIET, a_plan, an_ami
 from tests.cloud.conftest import PUBLIC_KEY
@@ -99,7 +99,12 @@ def test_the_builder_is_launched_in_the_way_of_the_place(
     launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
-    cloud.place = replace(cloud.place, capacity={"*": (way,)}, kms_key_id="alias/images", tags={"team": "ml"})
+    cloud.place = replace(
+        cloud.place,
+        kms_key_id="alias/images",
+        tags={"team": "ml"},
+        capacity=replace(cloud.place.capacity, ways={"*": (way,)}),
+    )
     monkeypatch.setattr(cloud, "zone_of_reservation", lambda _reservation: "")
     monkeypatch.setattr(cloud, "is_open", lambda _reservation: False)
     calls, created = provisioned(monkeypatch), imaged(monkeypatch, made)
@@ -148,8 +153,9 @@ def test_the_next_way_zone_and_type_follow_in_the_order_of_the_place(
     base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
     subnets = tuple(row["SubnetId"] for row in cloud.ec2.describe_subnets()["Subnets"][:2])
     cloud.place = replace(
-        cloud.place, capacity={"*": ("spot", "on-demand")}, subnet_id=subnets[0], subnet_ids=subnets,
-        builder_types={"x86_64": ("m6i.2xlarge",)},
+        cloud.place,
+        network=Network(subnet_ids=subnets),
+        capacity=Capacity(ways={"*": ("spot", "on-demand")}, builder_types={"x86_64": ("m6i.2xlarge",)}),
     )  # fmt: skip
     full = {("c7i.2xlarge", "spot"), ("c7i.2xlarge", "on-demand")}
 
@@ -209,7 +215,7 @@ def test_a_builder_whose_build_failed_is_terminated(
     error: BaseException, cloud: Cloud, root: Path, tmp_path: Path, home: Path, launched: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    cloud.place = replace(cloud.place, capacity={"*": ("spot",)})
+    cloud.place = replace(cloud.place, capacity=replace(cloud.place.capacity, ways={"*": ("spot",)}))
 
     def fails(_given: dict[str, Any]) -> packer.Made:
         raise error
@@ -227,7 +233,7 @@ def test_a_manifest_without_the_image_s_name_is_an_error(
     data: Any, cloud: Cloud, root: Path, tmp_path: Path, home: Path, launched: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    cloud.place = replace(cloud.place, capacity={"*": ("spot",)})
+    cloud.place = replace(cloud.place, capacity=replace(cloud.place.capacity, ways={"*": ("spot",)}))
     provisioned(monkeypatch, lambda _given: packer.Made("", "", {"custom_data": data}))
     with runs.begin(home, "aws") as run, pytest.raises(BuildError, match="does not name the image"):
         image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
@@ -245,7 +251,7 @@ def test_a_layer_s_builder_has_the_tags_of_the_layer(
     from gpu_ami.build.builder import Builder
 
     base = an_ami(cloud, "base")
-    cloud.place = replace(cloud.place, capacity={"*": ("spot",)})
+    cloud.place = replace(cloud.place, capacity=replace(cloud.place.capacity, ways={"*": ("spot",)}))
     provisioned(monkeypatch)
     imaged(monkeypatch, an_ami(cloud, "made"))
     variables = {"source_ami": base, "layer": "driver", "layer_digest": "sha256:2", "root_device_name": "/dev/xvda"}

@@ -127,7 +127,12 @@ def test_another_base_ami_or_key_moves_every_layer() -> None:
     before = digests(plan_of())
     assert changed(before, digests(plan_of(), ami="ami-2")) == ALL
     assert changed(before, digests(plan_of(), place=Place(name="aws", region="us-east-1", kms_key_id="k"))) == ALL
-    assert changed(before, digests(plan_of(), place=replace(PLACE, sandbox_builder=True))) == ALL
+    assert (
+        changed(
+            before, digests(plan_of(), place=replace(PLACE, machines=replace(PLACE.machines, sandbox_builder=True)))
+        )
+        == ALL
+    )
 
 
 @pytest.fixture(scope="module")

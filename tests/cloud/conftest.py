@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from gpu_ami.cloud import Cloud, Place, placement_groups, runs
+from gpu_ami.cloud import Cloud, Login, Place, placement_groups, runs
 from gpu_ami.cloud.client import Launch
 from gpu_ami.validate.machines.launch import user_data
 
@@ -30,7 +30,7 @@ def _no_placement_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cloud() -> Iterator[Cloud]:
     with mock_aws():
-        yield Cloud(Place(name="aws", region="us-east-1", ssh_interface="private_ip"))
+        yield Cloud(Place(name="aws", region="us-east-1", login=Login(ssh_interface="private_ip")))
 
 
 @pytest.fixture

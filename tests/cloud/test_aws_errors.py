@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpu_ami.cloud import Cloud, aws_errors
-from gpu_ami.cloud.place import Credentials, Place
+from gpu_ami.cloud.place import ApiAccess, Credentials, Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
 
 ZONE = (
@@ -188,7 +188,7 @@ HTML = b"<html><body>Please log in</body></html>"
 def test_an_answer_that_is_not_one_of_aws_is_said(
     endpoint: Callable[[str, bytes], str], status: str, body: bytes, message: str
 ) -> None:
-    place = Place("x", "us-east-1", endpoint=endpoint(status, body), credentials=Credentials("x", "y"))
+    place = Place("x", "us-east-1", api=ApiAccess(endpoint=endpoint(status, body), credentials=Credentials("x", "y")))
     with pytest.raises(CloudError) as refused:
         Cloud(place).image("ami-1")
     assert refused.value.message.startswith("describing ami-1: the answer is not one of AWS: ")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Place, aws_errors, capacity
+from gpu_ami.cloud import Place, aws_errors, capacity, place_of
 from gpu_ami.cloud.capacity import Search, Way, ways_of
 from gpu_ami.errors import CapacityError, CloudError, MachineError, UsageError
 from validator.aws import CAPACITY_ADVICE
@@ -20,7 +19,7 @@ NOWHERE = {("on-demand", zone): SHORT for zone in ZONES.values()}
 
 
 def place(**changes: Any) -> Place:
-    return Place("aws", "us-east-1", subnet_id=A, subnet_ids=(A, B), **changes)
+    return place_of({"name": "aws", "region": "us-east-1", "subnet_ids": (A, B), **changes})
 
 
 def refused(code: str, message: str = "no") -> Any:
@@ -218,12 +217,12 @@ def test_every_type_is_tried_in_each_round_and_named(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("way", ["spot", "reservation:cr-00000001", "capacity-block:cr-00000001"])
 def test_with_session_manager_the_builder_is_packers(way: str) -> None:
     """Packer's null builder, which provisions a builder that gpu-ami launched, has no Session Manager."""
-    by_session = replace(place(capacity={"m6i*": (way,)}), ssh_interface="session_manager")
+    by_session = place(capacity={"m6i*": (way,)}, ssh_interface="session_manager")
     with pytest.raises(
         UsageError, match=rf"on-demand or an open reservation among the ways of the builder \(m6i.2xlarge\), got {way}"
     ) as caught:
         capacity.ways_of_builder(by_session, "m6i.2xlarge")
     (detail,) = caught.value.details
     assert detail.startswith("ssh_interface session_manager: ") and "[on-demand]" in caught.value.hint
-    mixed = replace(by_session, capacity={"*": (way, "on-demand")})
+    mixed = place(capacity={"*": (way, "on-demand")}, ssh_interface="session_manager")
     assert capacity.ways_of_builder(mixed, "m6i.2xlarge") == (Way(),)

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from gpu_ami.cloud import client, runs
 from gpu_ami.cloud.client import Cloud, Launch, tags_of
 from gpu_ami.cloud.login import temporary_key
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.place import ApiAccess, Network, Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.validate.machines.launch import launch_of, launched, user_data
 from tests.cloud.conftest import PUBLIC_KEY, an_ami, launch, sent_launches
@@ -100,7 +100,7 @@ def test_machines_of_one_call_are_in_one_zone(cloud: Cloud, run: runs.Run, monke
         for index, zone in enumerate("ab")
     ]
     ids = tuple(row["Subnet"]["SubnetId"] for row in subnets)
-    monkeypatch.setattr(cloud, "place", replace(cloud.place, subnet_id=ids[0], subnet_ids=ids))
+    monkeypatch.setattr(cloud, "place", replace(cloud.place, network=replace(cloud.place.network, subnet_ids=ids)))
     asked: list[tuple[str, int, int]] = []
     real = cloud._run_instances
 
@@ -151,7 +151,7 @@ def test_missing_image_is_none(cloud: Cloud) -> None:
 
 def test_no_credentials_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="nobody"):
-        Cloud(Place(name="aws", region="us-east-1", profile="nobody")).instance("i-0123456789abcdef0")
+        Cloud(Place(name="aws", region="us-east-1", api=ApiAccess(profile="nobody"))).instance("i-0123456789abcdef0")
 
 
 @pytest.mark.parametrize(
@@ -261,6 +261,10 @@ def test_the_default_group_is_the_one_of_the_subnets_vpc(cloud: Cloud) -> None:
     groups = {row["VpcId"]: row["GroupId"] for row in ec2.describe_security_groups()["SecurityGroups"]}
     default_vpc = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"][0]["VpcId"]
     assert cloud.default_security_group() == groups[default_vpc]
-    assert Cloud(Place("aws", "us-east-1", subnet_id=subnet)).default_security_group() == groups[vpc]
+    assert (
+        Cloud(Place("aws", "us-east-1", network=Network(subnet_ids=(subnet,)))).default_security_group() == groups[vpc]
+    )
     with pytest.raises(UsageError, match="no VPC to work in"):
-        Cloud(Place("aws", "us-east-1", subnet_id="subnet-0123456789abcdef0")).default_security_group()
+        Cloud(
+            Place("aws", "us-east-1", network=Network(subnet_ids=("subnet-0123456789abcdef0",)))
+        ).default_security_group()

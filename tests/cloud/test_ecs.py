@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_ami.cloud import Cloud, Place, ecs, runs, sweep
+from gpu_ami.cloud import ApiAccess, Cloud, Place, ecs, runs, sweep
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.progress import Progress
 from tests.cloud.test_sweep import dead_record
@@ -20,7 +20,9 @@ def define(cloud: Cloud, family: str) -> None:
 
 
 def test_what_dead_and_old_runs_left_is_removed(endpoint: str, tmp_path: Path) -> None:  # noqa: F811
-    cloud = Cloud(Place("aws", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local")))
+    cloud = Cloud(
+        Place("aws", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")))
+    )
     home = tmp_path / "driver"
     dead_record(home, DEAD)
     for run in (DEAD, ELSEWHERE, OLD):

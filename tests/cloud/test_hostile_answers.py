@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Launch, Place, amis, placement_groups, preflight, resources, runs
+from gpu_ami.cloud import ApiAccess, Cloud, Launch, Place, amis, placement_groups, preflight, resources, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import GpuAmiError, Unreachable
 from gpu_ami.plan import resolve_source_ami
@@ -60,7 +60,9 @@ class Scripted:
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{self.server.server_port}"
-        self.cloud = Cloud(Place("odd", "us-east-1", endpoint=endpoint, credentials=Credentials("a", "b")))
+        self.cloud = Cloud(
+            Place("odd", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("a", "b")))
+        )
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +233,7 @@ def test_an_unknown_state_is_waited_for_until_the_deadline(api: Scripted) -> Non
 )
 def test_an_endpoint_that_cannot_be_reached_is_named(url: str, api: Scripted) -> None:
     url = url.format(port=api.server.server_port)
-    cloud = Cloud(Place("odd", "us-east-1", endpoint=url, credentials=Credentials("a", "b")))
+    cloud = Cloud(Place("odd", "us-east-1", api=ApiAccess(endpoint=url, credentials=Credentials("a", "b"))))
     error = failure(lambda: cloud.launch(LAUNCH))
     assert error.exit_code == 4 and url in str(error) and "reachable" in error.hint
 
@@ -322,7 +324,7 @@ def test_a_state_that_ec2_refuses_for_good_is_an_error(api: Scripted) -> None:
         "DescribeInstances": instances(state("running")),
         "ModifyInstanceMetadataOptions": refusal("IncorrectInstanceState"),
     }
-    api.cloud.place = replace(api.cloud.place, consistent_seconds=0.1)
+    api.cloud.place = replace(api.cloud.place, api=replace(api.cloud.place.api, consistent_seconds=0.1))
     error = failure(lambda: api.cloud.harden("i-1"))
     assert error.exit_code == 4 and "IncorrectInstanceState" in str(error)
 
@@ -344,7 +346,7 @@ def test_a_proxy_that_refuses_the_connection_is_named_with_its_answer(
     threading.Thread(target=server.serve_forever, daemon=True).start()
     where = f"127.0.0.1:{server.server_port}"
     monkeypatch.setenv("HTTPS_PROXY", f"http://somebody:secret@{where}")
-    cloud = Cloud(Place("odd", "us-east-1", credentials=Credentials("a", "b")))
+    cloud = Cloud(Place("odd", "us-east-1", api=ApiAccess(credentials=Credentials("a", "b"))))
     plan: Any = {"source_ami": {"id": "ami-1"}, "architecture": "x86_64"}
     error = failure(lambda: resolve_source_ami(cloud, plan))  # a build's first call
     (finding,) = preflight.examine(cloud)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Place, amis, tags_of
+from gpu_ami.cloud import ApiAccess, Cloud, Place, amis, tags_of
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError
 from localregion.machines.qemu import Exit
@@ -21,7 +21,7 @@ EXPIRES = "2030-01-31T12:00:00Z"
 
 @pytest.fixture
 def cloud(endpoint: str) -> Cloud:
-    place = Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local"))
+    place = Place("local", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")))
     return Cloud(place)
 
 

@@ -22,7 +22,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from gpu_ami import cli
-from gpu_ami.cloud import Cloud, Place, load_place, log_groups, resources, runs
+from gpu_ami.cloud import ApiAccess, Cloud, Place, load_place, log_groups, resources, runs
 from tests.cloud.conftest import PUBLIC_KEY
 from tests.killed_driver.account import processes_below
 from tests.localregion.conftest import BASE_ID, World, served
@@ -70,7 +70,7 @@ def until(call):
 
 cloud = Cloud(load_place(where))
 agent = boto3.client(
-    "logs", endpoint_url=cloud.place.endpoint, region_name="us-east-1", aws_secret_access_key="x",
+    "logs", endpoint_url=cloud.place.api.endpoint, region_name="us-east-1", aws_secret_access_key="x",
     aws_access_key_id=instance_access_key("i-0123456789abcdef0"),
 )
 with runs.begin(home, cloud.place.name) as run:
@@ -157,8 +157,13 @@ def account(
         monkeypatch.setenv(name, value)
     settled = 12.0 if request.param else 2.0  # aws-like hides what is new for 5 s
     read = load_place
-    monkeypatch.setattr("gpu_ami.cloud.load_place", lambda file: replace(read(file), consistent_seconds=settled))
-    seen, where = Cloud(Place("seen", "us-east-1", endpoint=endpoint)), tmp_path / "aws.yml"
+
+    def load(file: Path) -> Place:
+        place = read(file)
+        return replace(place, api=replace(place.api, consistent_seconds=settled))
+
+    monkeypatch.setattr("gpu_ami.cloud.load_place", load)
+    seen, where = Cloud(Place("seen", "us-east-1", api=ApiAccess(endpoint=endpoint))), tmp_path / "aws.yml"
     reset()
     with contextlib.ExitStack() as stack:
         stack.callback(reset)

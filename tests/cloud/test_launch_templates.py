@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from gpu_ami.cloud import Cloud, Launch, Place, launch_templates
+from gpu_ami.cloud import Cloud, Launch, Login, Network, Place, launch_templates
 from gpu_ami.cloud.capacity import Way
 from gpu_ami.cloud.launches import request
 from gpu_ami.errors import UsageError
@@ -28,8 +28,8 @@ def cloud() -> Iterator[Cloud]:
         subnet = plain.ec2.describe_subnets()["Subnets"][0]["SubnetId"]
         group = plain.ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
         plain.client("iam").create_instance_profile(InstanceProfileName="gpu-node")
-        network = {"subnet_id": subnet, "security_group_ids": (group,), "ssh_interface": "private_ip"}
-        yield Cloud(Place("aws", "us-east-1", instance_profile="gpu-node", **network))
+        network, login = Network((subnet,), (group,)), Login(ssh_interface="private_ip")
+        yield Cloud(Place("aws", "us-east-1", instance_profile="gpu-node", network=network, login=login))
 
 
 def template(
@@ -62,7 +62,7 @@ def test_an_instance_of_the_template_is_the_proof_s(cloud: Cloud, instance_type:
     versions = cloud.ec2.describe_launch_template_versions(LaunchTemplateId=made.id, Versions=["$Default"])
     data: dict[str, Any] = dict(versions["LaunchTemplateVersions"][0]["LaunchTemplateData"])
     launch = Launch(an_ami(cloud), instance_type, "", TAGS, "", efa)
-    proof = dict(request(launch, cloud.place, Way.parse(way), cloud.place.subnets[0], cloud.ec2))
+    proof = dict(request(launch, cloud.place, Way.parse(way), cloud.place.network.subnets[0], cloud.ec2))
     proof.pop("KeyName")
     assert launched(cloud, MinCount=1, MaxCount=1, **data) == launched(cloud, **proof)
 
@@ -82,7 +82,7 @@ def test_what_a_template_says(cloud: Cloud) -> None:
 
 
 def test_without_a_subnet_the_groups_stand_alone(cloud: Cloud) -> None:
-    elsewhere = Cloud(Place("aws", "us-east-1", security_group_ids=("sg-1",)))
+    elsewhere = Cloud(Place("aws", "us-east-1", network=Network(security_group_ids=("sg-1",))))
     data = template(elsewhere, "g5.xlarge", 0).data
     assert data["SecurityGroupIds"] == ["sg-1"] and "NetworkInterfaces" not in data
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from gpu_ami.cloud import Cloud, Launch, Place, dead_man, runs
+from gpu_ami.cloud import Cloud, Launch, Login, Place, dead_man, place_of, runs
 from gpu_ami.cloud.capacity import Way
 from gpu_ami.cloud.launches import request, tag_list
 from gpu_ami.errors import CloudError
@@ -24,7 +24,7 @@ SUBNET = "subnet-0000000b"
 
 def asked(way: str = "on-demand", subnet: str = SUBNET, **place: Any) -> Any:
     launch = Launch("ami-1", "g5.xlarge", "key", {"b": "2", "a": "1"}, "#!/bin/sh")
-    return request(launch, Place("aws", "us-east-1", **place), Way.parse(way), subnet, None)  # type: ignore[arg-type]
+    return request(launch, place_of({"name": "aws", "region": "us-east-1", **place}), Way.parse(way), subnet, None)  # type: ignore[arg-type]
 
 
 def test_instances_require_imds_v2_and_end_when_they_shut_down() -> None:
@@ -41,7 +41,7 @@ def test_instances_require_imds_v2_and_end_when_they_shut_down() -> None:
     [("private_ip", SUBNET, False), ("public_ip", SUBNET, True), ("public_ip", "", False)],
 )
 def test_the_subnet_of_the_attempt_counts(interface: str, subnet: str, public: bool) -> None:
-    made = asked(subnet=subnet, subnet_id="subnet-0000000a", security_group_ids=("sg-1",), ssh_interface=interface)
+    made = asked(subnet=subnet, subnet_ids=("subnet-0000000a",), security_group_ids=("sg-1",), ssh_interface=interface)
     (card,) = made.get("NetworkInterfaces", [{}])
     assert (made.get("SubnetId") or card.get("SubnetId") or "") == subnet
     assert (made.get("SecurityGroupIds") or card.get("Groups")) == ["sg-1"]
@@ -82,7 +82,7 @@ ROLE = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"
 @pytest.fixture
 def guarded() -> Iterator[Cloud]:
     with mock_aws():
-        yield Cloud(Place(name="aws", region="us-east-1", ssh_interface="private_ip", dead_man_role=ROLE))
+        yield Cloud(Place(name="aws", region="us-east-1", dead_man_role=ROLE, login=Login(ssh_interface="private_ip")))
 
 
 def schedules(cloud: Cloud) -> list[str]:

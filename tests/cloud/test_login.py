@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Credentials, Place, login, with_session_credentials
+from gpu_ami.cloud import ApiAccess, Cloud, Credentials, Place, login, place_of, with_session_credentials
 from gpu_ami.errors import UsageError
 from gpu_ami.validate import validator_process
 
 
 def place(**keys: Any) -> Place:
-    return Place("aws", "eu-central-1", **keys)
+    return place_of({"name": "aws", "region": "eu-central-1", **keys})
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_each_way_is_a_proxy_command(keys: dict[str, Any], command: str, program
 def test_keys_of_a_place_are_in_the_environment_only() -> None:
     own = place(ssh_interface="session_manager", credentials=Credentials("id", "secret", "token"), profile="x")
     assert "secret" not in login.proxy_command(own, "i-1") and "--profile" not in login.proxy_command(own, "i-1")
-    assert own.keys()["AWS_SECRET_ACCESS_KEY"] == "secret"
-    assert place().keys() == {}
+    assert own.api.keys()["AWS_SECRET_ACCESS_KEY"] == "secret"
+    assert place().api.keys() == {}
 
 
 def test_packer_gets_the_jump_host() -> None:
@@ -108,10 +108,10 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_profile_with_mfa_is_asked_once_for_all_children(prompts: list[str]) -> None:
-    place = with_session_credentials(Place("aws", "us-east-1", profile="guarded"))
-    assert place.credentials == Credentials("ASIA", "secret", "token") and place.profile is None
+    place = with_session_credentials(Place("aws", "us-east-1", api=ApiAccess(profile="guarded")))
+    assert place.api.credentials == Credentials("ASIA", "secret", "token") and place.api.profile is None
     assert with_session_credentials(place) == place and prompts == ["guarded"]
-    for environment in (validator_process.environment(place), place.environment()):
+    for environment in (validator_process.environment(place), place.api.environment()):
         keys = {name: environment[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")}
         assert keys == {"ACCESS_KEY_ID": "ASIA", "SECRET_ACCESS_KEY": "secret", "SESSION_TOKEN": "token"}
     assert "secret" not in repr(place) and "token=" not in repr(place)
@@ -119,17 +119,17 @@ def test_a_profile_with_mfa_is_asked_once_for_all_children(prompts: list[str]) -
 
 @pytest.mark.parametrize("profile", ["plain", None])
 def test_other_profiles_are_left_to_every_program(prompts: list[str], profile: str | None) -> None:
-    place = Place("aws", "us-east-1", profile=profile)
+    place = Place("aws", "us-east-1", api=ApiAccess(profile=profile))
     assert with_session_credentials(place) == place and prompts == []
 
 
 def test_a_profile_that_is_not_there_is_a_mistake_of_the_place(prompts: list[str]) -> None:
     with pytest.raises(UsageError, match="profile absent"):
-        with_session_credentials(Place("aws", "us-east-1", profile="absent"))
+        with_session_credentials(Place("aws", "us-east-1", api=ApiAccess(profile="absent")))
 
 
 def test_the_session_of_a_place_has_its_token() -> None:
-    place = Place("aws", "us-east-1", credentials=Credentials("ASIA", "secret", "token"))
+    place = Place("aws", "us-east-1", api=ApiAccess(credentials=Credentials("ASIA", "secret", "token")))
     assert Cloud(place).session().get_credentials().token == "token"
-    static = Place("own", "us-east-1", credentials=Credentials("AKIA", "secret"))
+    static = Place("own", "us-east-1", api=ApiAccess(credentials=Credentials("AKIA", "secret")))
     assert Cloud(static).session().get_credentials().token is None

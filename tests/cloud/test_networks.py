@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from gpu_ami.cloud import Cloud, Launch, Place, launches, runs
+from gpu_ami.cloud import Cloud, Launch, Login, Network, Place, launches, runs
 from gpu_ami.cloud.security_groups import Ingress, covers, own_traffic
 from tests.cloud.conftest import PUBLIC_KEY, an_ami, sent_launches
 
@@ -27,9 +27,8 @@ def test_place_reaches_the_launch(run: runs.Run, monkeypatch: pytest.MonkeyPatch
             Place(
                 name="aws",
                 region="us-east-1",
-                subnet_id=subnet,
-                security_group_ids=(group,),
                 instance_profile="gpu-node",
+                network=Network(subnet_ids=(subnet,), security_group_ids=(group,)),
             )
         )
         cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
@@ -65,7 +64,12 @@ def test_efa_interfaces_are_asked_for_on_the_cards_that_take_one(
         plain = Cloud(Place(name="aws", region="us-east-1"))
         subnet = plain.ec2.describe_subnets()["Subnets"][0]["SubnetId"]
         group = plain.ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
-        place = Place("aws", "us-east-1", subnet_id=subnet, security_group_ids=(group,), ssh_interface=ssh_interface)
+        place = Place(
+            "aws",
+            "us-east-1",
+            network=Network(subnet_ids=(subnet,), security_group_ids=(group,)),
+            login=Login(ssh_interface=ssh_interface),
+        )
         cloud = Cloud(place)
         cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
         sent = sent_launches(monkeypatch, cloud)
@@ -87,7 +91,7 @@ def test_efa_interfaces_are_asked_for_on_the_cards_that_take_one(
 def test_a_public_address_is_requested_for_a_login_to_it_in_a_named_subnet(
     ssh_interface: str, subnet: str, public: bool
 ) -> None:
-    place = Place("aws", "us-east-1", subnet_id=subnet, ssh_interface=ssh_interface)
+    place = Place("aws", "us-east-1", network=Network(subnet_ids=(subnet,)), login=Login(ssh_interface=ssh_interface))
     assert launches.need_public_address(place) is public
     assert ("AssociatePublicIpAddress" in launches.interface(place)) is public
     assert "AssociatePublicIpAddress" not in launches.interface(place, card=1)
@@ -144,14 +148,14 @@ def test_an_instance_without_known_groups_is_not_called_closed(cloud: Cloud) -> 
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     with mock_aws():
-        yield Cloud(Place("aws", "us-east-1", ssh_port=2022))
+        yield Cloud(Place("aws", "us-east-1", login=Login(ssh_port=2022)))
 
 
 def test_the_groups_of_an_instance_are_asked(cloud: Cloud) -> None:
     ami = cloud.ec2.register_image(Name="base", RootDeviceName="/dev/xvda")["ImageId"]
     vpc = cloud.ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
     made = cloud.ec2.create_security_group(GroupName="g", Description="d", VpcId=vpc)["GroupId"]
-    cloud.place = Place("aws", "us-east-1", ssh_port=2022, security_group_ids=(made,))
+    cloud.place = Place("aws", "us-east-1", network=Network(security_group_ids=(made,)), login=Login(ssh_port=2022))
     cloud.import_key(
         "k", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWYzBqkHRmSXLcSVp t", {"a": "b"}
     )

@@ -18,7 +18,7 @@ import pytest
 from botocore import endpoint
 
 from gpu_ami import cli
-from gpu_ami.cloud import Cloud, Place, aws_errors
+from gpu_ami.cloud import ApiAccess, Cloud, Place, aws_errors
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.commands import dashboard
 from gpu_ami.errors import CloudError
@@ -143,7 +143,7 @@ def run_against(
 
 def test_a_listing_ends_with_an_error_that_names_the_answer(odd: tuple[str, str]) -> None:
     url, said = odd
-    cloud = Cloud(Place("odd", "us-east-1", endpoint=url, credentials=Credentials("a", "b")))
+    cloud = Cloud(Place("odd", "us-east-1", api=ApiAccess(endpoint=url, credentials=Credentials("a", "b"))))
     with pytest.raises(CloudError) as caught:
         cloud.shutting_down("r")
     assert said in str(caught.value) and caught.value.hint and caught.value.exit_code == 4
@@ -159,7 +159,7 @@ def test_one_empty_answer_is_asked_again_where_nothing_is_changed() -> None:
         send(handler, "" if len(calls) == 1 else none)
 
     with served(answer) as url:
-        cloud = Cloud(Place("odd", "us-east-1", endpoint=url, credentials=Credentials("a", "b")))
+        cloud = Cloud(Place("odd", "us-east-1", api=ApiAccess(endpoint=url, credentials=Credentials("a", "b"))))
         assert cloud.shutting_down("r") == [] and len(calls) == 2
         calls.clear()
         with pytest.raises(CloudError, match="the answer is not one of AWS"):

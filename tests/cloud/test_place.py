@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.cloud.place import Credentials, Mirror, Place, load_place
+from gpu_ami.cloud.place import ApiAccess, Clusters, Credentials, Login, Mirror, Network, Place, load_place
 from gpu_ami.errors import UsageError
 
 GOOD = """
@@ -33,17 +33,17 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
     assert load_place(write(tmp_path, GOOD)) == Place(
         name="aws",
         region="eu-central-1",
-        profile="build",
-        subnet_id="subnet-0123456789abcdef0",
-        security_group_ids=("sg-0123456789abcdef0", "sg-11111111"),
         instance_profile="gpu-ami-prover",
-        ssh_interface="private_ip",
-        ssh_port=2022,
         kms_key_id="alias/images",
-        cluster="gpu-nodes",
         tags={"team": "accel", "cost-centre": "4711"},
         source_ami="ami-0123456789abcdef0",
         mirror=Mirror("https://mirror.example/vendors", "0123456789ABCDEF0123456789ABCDEF01234567"),
+        api=ApiAccess(profile="build"),
+        network=Network(
+            subnet_ids=("subnet-0123456789abcdef0",), security_group_ids=("sg-0123456789abcdef0", "sg-11111111")
+        ),
+        login=Login(ssh_interface="private_ip", ssh_port=2022),
+        clusters=Clusters(name="gpu-nodes"),
     )
 
 
@@ -55,10 +55,13 @@ capacity: {p5.48xlarge: ["capacity-block:cr-00000001"], "*": [spot, on-demand]}
 capacity_minutes: 30
 """
     place = load_place(write(tmp_path, text))
-    assert (place.subnet_id, place.subnets) == ("subnet-0000000a", ("subnet-0000000a", "subnet-0000000b"))
-    assert place.capacity == {"p5.48xlarge": ("capacity-block:cr-00000001",), "*": ("spot", "on-demand")}
-    assert place.capacity_minutes == 30
-    assert load_place(write(tmp_path, "region: us-gov-west-1\n")).subnets == ("",)
+    assert (place.network.subnet_id, place.network.subnets) == (
+        "subnet-0000000a",
+        ("subnet-0000000a", "subnet-0000000b"),
+    )
+    assert place.capacity.ways == {"p5.48xlarge": ("capacity-block:cr-00000001",), "*": ("spot", "on-demand")}
+    assert place.capacity.minutes == 30
+    assert load_place(write(tmp_path, "region: us-gov-west-1\n")).network.subnets == ("",)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,12 @@ def test_regions_of_every_partition_are_accepted(tmp_path: Path, region: str) ->
 
 def test_a_region_is_enough(tmp_path: Path) -> None:
     place = load_place(write(tmp_path, "region: us-gov-west-1\n"))
-    assert (place.ssh_port, place.ssh_interface, place.endpoint, place.simulated) == (22, "public_ip", None, False)
+    assert (place.login.ssh_port, place.login.ssh_interface, place.api.endpoint, place.machines.simulated) == (
+        22,
+        "public_ip",
+        None,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,4 +159,4 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_secret_is_not_shown() -> None:
-    assert "hush" not in repr(Place("local", "us-east-1", credentials=Credentials("id", "hush")))
+    assert "hush" not in repr(Place("local", "us-east-1", api=ApiAccess(credentials=Credentials("id", "hush"))))

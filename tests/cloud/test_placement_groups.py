@@ -93,7 +93,7 @@ def test_sweep_finds_an_instance_that_is_listed_later_than_its_group(
     """Its run died at RunInstances: the group is in use until a second look has found and ended the instance."""
     dead_record(records, "dead-run")
     (records / "runs/dead-run/alive").touch()
-    cloud.place = replace(cloud.place, consistent_seconds=60.0)
+    cloud.place = replace(cloud.place, api=replace(cloud.place.api, consistent_seconds=60.0))
     tags = {runs.TAG_RUN: "dead-run", runs.TAG_EXPIRES: "2999-01-01T00:00:00Z"}
     placement_groups.create(cloud, "g", tags)
     cloud.import_key("k", PUBLIC_KEY, tags)

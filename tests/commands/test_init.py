@@ -41,7 +41,7 @@ def test_commented_keys_of_the_place_are_known(folder: Path, tmp_path: Path) -> 
     text = (folder / "aws.yml").read_text().replace("\n# ", "\n")
     everything = tmp_path / "everything.yml"
     everything.write_text(text.partition("\n")[2].partition("\n")[2])
-    assert load_place(everything).ssh_interface == "private_ip"
+    assert load_place(everything).login.ssh_interface == "private_ip"
 
 
 def test_release_policy_and_its_commented_keys_are_known(folder: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami import cli, pipeline
-from gpu_ami.cloud.place import Credentials
+from gpu_ami.cloud.place import ApiAccess, Credentials, MachineTraits
 from gpu_ami.region import provider
 from gpu_ami.report import writer
 from tests.json_documents import valid
@@ -46,7 +46,8 @@ def test_a_rehearsal_is_refused_by_its_name(account: Account, capsys: pytest.Cap
 def test_a_rehearsal_is_published_in_the_local_region(
     account: Account, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    place = account.place(name="local", simulated=True, credentials=Credentials("local", "local"))
+    api = ApiAccess(endpoint=account.endpoint, credentials=Credentials("local", "local"))
+    place = account.place(name="local", api=api, machines=MachineTraits(simulated=True))
     monkeypatch.setattr(provider(), "running", lambda: place)
     out = rehearsed(account)
     words = ["publish", str(out), "--key", "release.key.pub", "-q"]

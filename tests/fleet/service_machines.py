@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.cloud import Cloud, Place
+from gpu_ami.cloud import ApiAccess, Cloud, Place
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.plan import Plan, make_plan
 from gpu_ami.recipes import find_recipe
@@ -69,7 +69,9 @@ class Fleet:
 
     def __init__(self, world: World, endpoint: str, folder: Path) -> None:
         self.world, self.endpoint, self.folder = world, endpoint, folder
-        self.cloud = Cloud(Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local")))
+        self.cloud = Cloud(
+            Place("local", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")))
+        )
         self.machines: list[ManagedMachine] = []
         self.out = folder / "out"
         self.plan = write_plan(self.out)

@@ -182,8 +182,8 @@ def test_place_is_a_where_file(tmp_path: Path) -> None:
     where = tmp_path / "aws.yml"
     where.write_text(place_text(imported))
     place = load_place(where)
-    assert (place.region, place.subnet_id) == ("us-east-1", "subnet-0123456789abcdef0")
-    assert place.security_group_ids == ("sg-0123456789abcdef0", "sg-0123456789abcdef1")
+    assert (place.region, place.network.subnet_id) == ("us-east-1", "subnet-0123456789abcdef0")
+    assert place.network.security_group_ids == ("sg-0123456789abcdef0", "sg-0123456789abcdef1")
     assert place.source_ami == "ami-0123456789abcdef0"
 
 

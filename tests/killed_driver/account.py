@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import boto3
 
-from gpu_ami.cloud import Cloud, Place, log_groups, resources, runs
+from gpu_ami.cloud import ApiAccess, Cloud, Place, log_groups, resources, runs
 from localregion.api import Api
 from localregion.api.protocol import read_service_call
 from localregion.machines.qemu import Exit
@@ -175,7 +175,7 @@ def services(endpoint: str, region: str, service: str) -> Any:
 
 def left(endpoint: str, home: Path) -> dict[str, list[str]]:
     """What is there of any run, by kind, without images that are complete and their snapshots."""
-    cloud = Cloud(Place("seen", "us-east-1", endpoint=endpoint))
+    cloud = Cloud(Place("seen", "us-east-1", api=ApiAccess(endpoint=endpoint)))
     ec2 = cloud.ec2
     instances = [row for each in ec2.describe_instances()["Reservations"] for row in each["Instances"]]
     groups = ec2.describe_security_groups()["SecurityGroups"]

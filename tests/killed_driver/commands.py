@@ -38,7 +38,8 @@ def quicken() -> None:
     time.sleep = lambda seconds: sleep(seconds / SPEED)  # type: ignore[assignment]
 
     def load(path: Path) -> cloud.Place:
-        return replace(read(path), consistent_seconds=12.0 / SPEED)
+        place = read(path)
+        return replace(place, api=replace(place.api, consistent_seconds=12.0 / SPEED))
 
     cloud.load_place = load
     runs._BEAT_SECONDS = 0.2
@@ -64,7 +65,7 @@ def script_machines() -> None:
 
     def agent(self: Any, target: Any) -> Any:
         return boto3.client(
-            "logs", endpoint_url=self.place.endpoint, region_name="us-east-1", aws_secret_access_key="x",
+            "logs", endpoint_url=self.place.api.endpoint, region_name="us-east-1", aws_secret_access_key="x",
             aws_access_key_id=instance_access_key(target.instance_id),
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Place, login, runs
+from gpu_ami.cloud import ApiAccess, Cloud, Login, Network, Place, login, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.progress import Progress
 from gpu_ami.report import document
@@ -164,10 +164,9 @@ def prove(
     place = Place(
         "local",
         "us-east-1",
-        endpoint=endpoint,
-        credentials=Credentials("local", "local"),
-        ssh_port=SSH_PORT,
-        security_group_ids=(world.ec2.group_id,),
+        api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")),
+        network=Network(security_group_ids=(world.ec2.group_id,)),
+        login=Login(ssh_port=SSH_PORT),
     )
     plan: Any = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
     telling = TelemetryProof(plan, None, place, tmp_path / "out", Progress("quiet"), restarts=restart.RESTARTS)

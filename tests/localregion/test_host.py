@@ -11,13 +11,14 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Launch, Place
+from gpu_ami.cloud import ApiAccess, Cloud, Launch, Login, Network, Place
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError, MachineError
 from gpu_ami.files import write_json
@@ -97,8 +98,13 @@ TAGS = {"gpu-ami:run": "20261122-000000-abcdef"}
 
 def launch(world: World, endpoint: str, ssh_interface: str, subnet_id: str | None) -> tuple[Cloud, str]:
     keys = Credentials("local", "local")
-    place = Place("local", "us-east-1", endpoint=endpoint, credentials=keys, ssh_interface=ssh_interface)
-    cloud = Cloud(place if subnet_id is None else Place(**{**vars(place), "subnet_id": subnet_id}))
+    place = Place(
+        "local",
+        "us-east-1",
+        api=ApiAccess(endpoint=endpoint, credentials=keys),
+        login=Login(ssh_interface=ssh_interface),
+    )
+    cloud = Cloud(place if subnet_id is None else replace(place, network=Network(subnet_ids=(subnet_id,))))
     return cloud, cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, ""))
 
 
@@ -113,7 +119,7 @@ def test_only_an_interface_that_asks_gets_a_public_address(
 def test_a_machine_without_the_address_of_the_login_is_named_with_what_to_do(world: World, endpoint: str) -> None:
     cloud, instance_id = launch(world, endpoint, "private_ip", world.ec2.subnet_id)
     world.settle()
-    cloud.place = Place(**{**vars(cloud.place), "ssh_interface": "public_ip"})
+    cloud.place = replace(cloud.place, login=Login(ssh_interface="public_ip"))
     run: Any = SimpleNamespace()
     boot = Boot(cloud, run, "admin", Progress("quiet"), threading.Event())
     machine = Machine(instance_id, "g5.12xlarge", "", 22, "admin", world.layout.home, world.layout.home)

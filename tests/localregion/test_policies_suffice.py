@@ -24,8 +24,11 @@ from moto.kms.models import kms_backends
 
 from gpu_ami.cloud import (
     RUN_ATTRIBUTE,
+    ApiAccess,
     Cloud,
     Launch,
+    Login,
+    Network,
     Place,
     RootVolume,
     amis,
@@ -97,10 +100,10 @@ class Line:
     def __init__(self, world: World, endpoint: str, home: Path) -> None:
         self.world, self.endpoint, self.home = world, endpoint, home
         self.place = Place(
-            "local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local"),
-            ssh_interface="private_ip",
-            subnet_id=world.ec2.subnet_id, security_group_ids=(world.ec2.group_id,), kms_key_id=KEY,
-            instance_profile=world.ec2.profile, dead_man_role=ROLE,
+            "local", "us-east-1", kms_key_id=KEY, instance_profile=world.ec2.profile, dead_man_role=ROLE,
+            api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")),
+            network=Network(subnet_ids=(world.ec2.subnet_id,), security_group_ids=(world.ec2.group_id,)),
+            login=Login(ssh_interface="private_ip"),
         )  # fmt: skip
         self.cloud = Cloud(self.place)
 

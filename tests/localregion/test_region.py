@@ -65,7 +65,7 @@ def daemon_of(home: Path) -> ProcessIdentity:
 
 def client(service: Any, place: Any) -> Any:
     keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
-    return boto3.client(service, endpoint_url=place.endpoint, region_name=place.region, **keys)
+    return boto3.client(service, endpoint_url=place.api.endpoint, region_name=place.region, **keys)
 
 
 def found(place: Any, owner: str, name: str) -> list[str]:
@@ -79,7 +79,7 @@ def found(place: Any, owner: str, name: str) -> list[str]:
 def test_an_embedded_region_lives_as_long_as_it_is_held(home: Path) -> None:
     place = region.up(home, embedded=True, progress=QUIET)
     identity = daemon_of(home)
-    assert (place.simulated, place.ssh_port, place.ssh_interface) == (True, 2222, "private_ip")
+    assert (place.machines.simulated, place.login.ssh_port, place.login.ssh_interface) == (True, 2222, "private_ip")
     assert place.mirror is not None and place.mirror.key_fingerprint == FINGERPRINT
     assert region.up(home, embedded=True, progress=QUIET) == place
     assert region.status(home)["up"] is True
@@ -125,7 +125,7 @@ def test_a_region_comes_up_under_conditions(home: Path) -> None:
     with pytest.raises(ClientError, match="UnauthorizedOperation"):
         client("ec2", place).run_instances(ImageId="ami-12345678", MinCount=1, MaxCount=1)
     assert region.status(home)["conditions"] == place.conditions == "no-launch-permission:4"
-    assert region.up(home, embedded=True, progress=QUIET).endpoint == place.endpoint  # joins, whatever they are
+    assert region.up(home, embedded=True, progress=QUIET).api == place.api  # joins, whatever they are
     with pytest.raises(CloudError, match="up under conditions no-launch-permission:4, expected throttling") as caught:
         region.up(home, embedded=True, progress=QUIET, conditions="throttling")
     assert "gpu-ami region down" in caught.value.hint

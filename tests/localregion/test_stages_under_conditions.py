@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.build import image as builds
-from gpu_ami.cloud import Cloud, Place, key_name, runs
+from gpu_ami.cloud import ApiAccess, Cloud, Place, key_name, runs
 from gpu_ami.cloud.client import Launch
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.cloud.sweep import sweep_cloud
@@ -72,7 +72,9 @@ def _until(call: Callable[[], Any]) -> Any:
 
 
 def open_cloud(endpoint: str) -> Cloud:
-    return Cloud(Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local")))
+    return Cloud(
+        Place("local", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")))
+    )
 
 
 def test_the_source_ami_is_found_and_a_new_ami_is_hardened(rough: tuple[World, str], run: runs.Run) -> None:

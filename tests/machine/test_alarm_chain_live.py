@@ -165,7 +165,7 @@ def chain_of(recipe: str, instance_type: str, user: str, own_alarms: str, folder
     """A machine of the recipe's newest image. user: of its login. own_alarms: name of the template of its alarms."""
     progress = Progress("plain")
     with debian_region(progress) as place:
-        aws = Account(place.endpoint)
+        aws = Account(place.api.endpoint)
         templates = write_templates(recipe, place, folder)
         outputs = make_telemetry(aws, (templates / "telemetry.yml").read_text())
         cloud = Cloud(replace(place, instance_profile=outputs["InstanceProfile"]))

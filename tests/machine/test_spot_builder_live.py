@@ -32,13 +32,13 @@ _OF_A_RUN = ("Name", "gpu-ami:run")
 def test_a_spot_builder_makes_the_image_that_an_on_demand_builder_makes(tmp_path: Path) -> None:
     progress = Progress("plain")
     with debian_region(progress) as region:
-        place = replace(region, sandbox_builder=True)
+        place = replace(region, machines=replace(region.machines, sandbox_builder=True))
         plan = make_plan(find_recipe(Path("debian12-gpu")), place)
         mirror.ensure(home_dir(), plan=plan.document, progress=progress)
         built: dict[str, Any] = {}
         for way in ("on-demand", "spot"):
             folder = tmp_path / way
-            where = replace(place, capacity={"*": (way,)})
+            where = replace(place, capacity=replace(place.capacity, ways={"*": (way,)}))
             plan.write(folder, where)
             cloud = Cloud(where)
             with runs.begin(home_dir(), where.name) as run:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.cloud.place import Credentials, Place
+from gpu_ami.cloud.place import ApiAccess, Credentials, Login, Place
 from gpu_ami.plan import Plan, make_plan
 
 ROOT = Path(__file__).parents[2]
@@ -15,11 +15,10 @@ RECIPE = ROOT / "variables" / "recipes" / "debian12-gpu.yml"
 PLACE = Place(
     name="moto",
     region="us-east-1",
-    credentials=Credentials("testing", "testing"),
-    ssh_interface="private_ip",
-    ssh_port=9,
     tags={"team": "vision"},
     source_ami="ami-0b5e1f0d2c3a49678",
+    api=ApiAccess(credentials=Credentials("testing", "testing")),
+    login=Login(ssh_interface="private_ip", ssh_port=9),
 )
 
 

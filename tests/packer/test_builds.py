@@ -20,7 +20,7 @@ import paramiko
 import pytest
 
 from gpu_ami.build import packer
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.place import Network, Place
 from gpu_ami.errors import BuildError, CloudError
 from gpu_ami.plan import PACKER_FILE, Plan, make_plan
 from gpu_ami.process import run
@@ -93,7 +93,13 @@ def region() -> Iterator[Region]:
     vpc = ec2.create_vpc(CidrBlock="127.90.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="127.90.1.0/24")["Subnet"]["SubnetId"]
     calls.clear()
-    yield Region(replace(PLACE, endpoint=endpoint, subnet_id=subnet, ssh_port=free_port()), ec2, calls)
+    place = replace(
+        PLACE,
+        api=replace(PLACE.api, endpoint=endpoint),
+        network=Network(subnet_ids=(subnet,)),
+        login=replace(PLACE.login, ssh_port=free_port()),
+    )
+    yield Region(place, ec2, calls)
     server.shutdown()
 
 
@@ -171,7 +177,7 @@ def build_in(
 
     def builder(instance_id: str) -> None:
         found = region.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
-        listen(found["PrivateIpAddress"], region.place.ssh_port)
+        listen(found["PrivateIpAddress"], region.place.login.ssh_port)
 
     notes = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
@@ -213,7 +219,7 @@ def test_build_ends_with_the_image_of_the_manifest(built: Built) -> None:
 def test_ansible_is_started_once_with_the_builder_s_address(built: Built) -> None:
     """Packer would ask for its version twice, a start of Python each, to choose the inventory's form."""
     assert (built.folder / "called").exists() and not (built.folder / "asked").exists()
-    port = built.region.place.ssh_port
+    port = built.region.place.login.ssh_port
     inventory = (built.folder / "inventory").read_text()
     assert re.fullmatch(rf"default ansible_host=127\.90\.1\.\d+ ansible_user=admin ansible_port={port}\n", inventory)
 
@@ -332,7 +338,7 @@ def test_by_hand_the_var_file_of_a_local_region_is_enough(
         message = " ".join((refused.stdout + refused.stderr).split())
         assert refused.returncode != 0 and region.calls == []
         assert "AWS_ENDPOINT_URL in the environment: expected the value of custom_endpoint" in message
-        environment["AWS_ENDPOINT_URL"] = str(region.place.endpoint)
+        environment["AWS_ENDPOINT_URL"] = str(region.place.api.endpoint)
     done = run(command, timeout=60, env=environment, cwd=tmp_path, check=False)
     assert "InvalidAMIID" in done.stdout + done.stderr
     assert "DescribeImages" in [call["Action"] for call in region.calls]

@@ -129,7 +129,7 @@ def test_spot_needs_a_current_packer(plan: Plan, tmp_path: Path) -> None:
 
 def test_local_plan_without_a_region_never_reaches_aws(tmp_path: Path) -> None:
     """An empty endpoint would mean AWS: the var-file of a region that is down names one that the template refuses."""
-    place = replace(PLACE, endpoint=None, guest_endpoint="http://169.254.169.251")
+    place = replace(PLACE, api=replace(PLACE.api, endpoint=None, guest_endpoint="http://169.254.169.251"))
     make_plan(RECIPE, place).write(tmp_path, place)
     assert json.loads((tmp_path / PACKER_FILE).read_text())["custom_endpoint"] == NO_ENDPOINT
     with pytest.raises(BuildError, match="gpu-ami region up"):

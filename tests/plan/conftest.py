@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud.place import Mirror, Place
+from gpu_ami.cloud.place import ApiAccess, Login, MachineTraits, Mirror, Network, Place
 from gpu_ami.plan.lock import lock_file
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "variables" / "recipes").glob("*.yml"))
 DEBIAN = ROOT / "variables" / "recipes" / "debian12-gpu.yml"
 AL2023 = ROOT / "variables" / "recipes" / "al2023-compute.yml"
-AWS = Place(name="aws", region="eu-central-1", subnet_id="subnet-0123456789abcdef0", tags={"team": "gpu"})
+AWS = Place(
+    name="aws", region="eu-central-1", tags={"team": "gpu"}, network=Network(subnet_ids=("subnet-0123456789abcdef0",))
+)
 LOCAL = Place(
     name="local",
     region="us-east-1",
-    endpoint="http://127.0.0.1:4566",
     mirror=Mirror("http://169.254.169.252", "A" * 40),
-    guest_endpoint="http://169.254.169.251",
-    ssh_interface="private_ip",
-    ssh_port=2222,
-    simulated=True,
+    api=ApiAccess(endpoint="http://127.0.0.1:4566", guest_endpoint="http://169.254.169.251"),
+    login=Login(ssh_interface="private_ip", ssh_port=2222),
+    machines=MachineTraits(simulated=True),
 )
 
 

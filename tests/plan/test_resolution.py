@@ -15,7 +15,7 @@ import yaml
 from botocore.exceptions import ClientError
 
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.place import Mirror, Place
+from gpu_ami.cloud.place import ApiAccess, Mirror, Place
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.plan import resolution
 from gpu_ami.plan.document import packer_variables
@@ -89,7 +89,7 @@ def test_recorded_ami_is_used_in_its_region_alone(locks: Path, monkeypatch: pyte
     assert make_plan(AL2023, Place("aws", "eu-central-1"))["source_ami"] == {"id": "ami-0123456789abcdef0"}
     assert "id" not in make_plan(AL2023, Place("aws", "us-east-1"))["source_ami"]
     # An endpoint of one's own has AMIs of its own.
-    elsewhere = Place("local", "eu-central-1", endpoint="http://127.0.0.1:1")
+    elsewhere = Place("local", "eu-central-1", api=ApiAccess(endpoint="http://127.0.0.1:1"))
     assert "id" not in make_plan(AL2023, elsewhere)["source_ami"]
 
 
@@ -113,7 +113,7 @@ def test_citations_stay_what_they_are_at_a_mirror() -> None:
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_can_be_planned_at_a_mirror(recipe: Path) -> None:
     plan = make_plan(recipe, LOCAL)
-    assert plan["cloudwatch_agent"]["config"]["logs"]["endpoint_override"] == LOCAL.guest_endpoint
+    assert plan["cloudwatch_agent"]["config"]["logs"]["endpoint_override"] == LOCAL.api.guest_endpoint
 
 
 def test_own_endpoint_has_no_auto_scaling_groups() -> None:
@@ -132,7 +132,7 @@ def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
     """The version is of the series that really boots, the packages are the planned ones, and the plan says so."""
     recipe = ROOT / "variables" / "recipes" / "eks-1.33-al2023-gpu.yml"
     assumed = make_plan(recipe, AWS)
-    booted = make_plan(recipe, dataclasses.replace(LOCAL, kernel="6.1"))
+    booted = make_plan(recipe, dataclasses.replace(LOCAL, machines=dataclasses.replace(LOCAL.machines, kernel="6.1")))
     assert assumed["kernel"] == {
         "version": "6.12",
         "package": "kernel6.12",
@@ -142,7 +142,12 @@ def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
     assert booted["kernel"] == assumed["kernel"] | {"version": "6.1"}
     note = "not proven here: kernel 6.12; machines of local boot 6.1"
     assert note in booted["notes"] and note not in assumed["notes"]
-    assert make_plan(DEBIAN, dataclasses.replace(LOCAL, kernel="6.1"))["notes"] == make_plan(DEBIAN, LOCAL)["notes"]
+    assert (
+        make_plan(DEBIAN, dataclasses.replace(LOCAL, machines=dataclasses.replace(LOCAL.machines, kernel="6.1")))[
+            "notes"
+        ]
+        == make_plan(DEBIAN, LOCAL)["notes"]
+    )
 
 
 @pytest.mark.parametrize(

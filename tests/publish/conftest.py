@@ -13,7 +13,7 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.build.image import Build
-from gpu_ami.cloud import Place, image_parameters
+from gpu_ami.cloud import ApiAccess, Place, image_parameters
 from gpu_ami.progress import Progress
 from gpu_ami.publish import execution
 from gpu_ami.report import writer
@@ -110,7 +110,7 @@ class Account:
         return row
 
     def place(self, **changes: Any) -> Place:
-        return replace(Place("aws", HOME, endpoint=self.endpoint), **changes)
+        return replace(Place("aws", HOME, api=ApiAccess(endpoint=self.endpoint)), **changes)
 
     def deprecate(self, ami: str, region: str, days_ago: int) -> None:
         """As if its deprecation date had passed so long ago."""

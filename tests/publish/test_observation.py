@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from gpu_ami.cloud import Cloud, image_parameters, image_users
+from gpu_ami.cloud import Cloud, Network, image_parameters, image_users
 from gpu_ami.errors import CloudError
 from gpu_ami.publish import observation
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
@@ -35,8 +35,8 @@ def test_a_view_has_what_the_region_has(account: Account) -> None:
 
 
 def test_another_region_is_the_same_account_without_a_network(account: Account) -> None:
-    place = observation.cloud_of(account.place(subnet_id="subnet-1"), OTHER).place
-    assert (place.region, place.endpoint, place.subnet_id) == (OTHER, account.endpoint, None)
+    place = observation.cloud_of(account.place(network=Network(("subnet-1",))), OTHER).place
+    assert (place.region, place.api.endpoint, place.network.subnet_id) == (OTHER, account.endpoint, None)
 
 
 def test_a_disabled_key_ends_the_region(account: Account) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.cloud import Capacity, Place
 from gpu_ami.cloud import login as temporary_keys
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import GpuAmiError
@@ -21,7 +22,7 @@ from gpu_ami.validate import validator_process
 from gpu_ami.validate.machines import login, machine
 from gpu_ami.validate.machines.machine import Boot, Machine
 from gpu_ami.validate.validator_process import Target
-from tests.validate.scripted_proof import JUDGED, NO_PROXY, RUN, WAITS
+from tests.validate.scripted_proof import JUDGED, RUN, WAITS
 from validator.transport import ssh
 from validator.transport.ssh import AuthRefused, ConnectionDropped, Finished, HostKeyChanged, HostRefused, HostSilent
 
@@ -49,16 +50,7 @@ class World:
 
     # EC2
 
-    place = SimpleNamespace(
-        ssh_port=22,
-        ssh_interface="public_ip",
-        log_groups="production",
-        deadlines={},
-        keys=dict,
-        start_minutes=0,
-        capacity_minutes=0,
-        **NO_PROXY,
-    )
+    place = Place("aws", "us-east-1", log_groups="production", capacity=Capacity(start_minutes=0))
 
     def _call(self, name: str) -> None:
         self.calls.append(name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from gpu_ami.cloud import Place
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.progress import Progress
 from gpu_ami.report.document import CORE, HostReport, Report
@@ -32,9 +33,6 @@ class Scripted(Proof):
         named = tuple(replace(check, id=f"{check.id}@{after}") if after else check for check in checks)
         return HostResults(target.url, named, facts={"boot_id": after})
 
-
-# Of a place that is reached by addresses (gpu_ami/cloud/login.py).
-NO_PROXY: dict[str, str] = {"jump_host": "", "instance_connect_endpoint": "", "proxy_command": ""}
 
 ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser"]
 PLAN: Any = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
@@ -60,15 +58,7 @@ class Ec2:
 
     def __init__(self, **refuses: GpuAmiError) -> None:
         self.refuses, self.calls, self.launches = refuses, list[str](), list[Any]()
-        self.place = SimpleNamespace(
-            tags={},
-            ssh_interface="public_ip",
-            ssh_port=22,
-            log_groups="production",
-            deadlines={},
-            cluster="",
-            **NO_PROXY,
-        )
+        self.place = Place("aws", "us-east-1", log_groups="production")
         self.states: dict[str, dict[str, Any]] = {}
         self.unstoppable: dict[str, str] = {}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.cloud import Clusters, Place
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.report import document
 from gpu_ami.report.certificate import not_proven
@@ -190,7 +191,7 @@ def test_an_image_that_is_no_node_has_no_such_tier() -> None:
     ],
 )
 def test_refusals_before_a_launch(plan: Any, join: str | None, message: str, hint: str) -> None:
-    a_cloud: Any = SimpleNamespace(place=SimpleNamespace(cluster="of-the-place"))
+    a_cloud: Any = SimpleNamespace(place=Place("aws", "us-east-1", clusters=Clusters(name="of-the-place")))
     if not message:
         cluster.require(plan, join, a_cloud)
         return
@@ -201,7 +202,7 @@ def test_refusals_before_a_launch(plan: Any, join: str | None, message: str, hin
 
 def test_a_service_whose_nodes_join_no_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "SERVICES", {})
-    plan, a_cloud = {"node_eks": {}}, SimpleNamespace(place=SimpleNamespace(cluster=""))
+    plan, a_cloud = {"node_eks": {}}, SimpleNamespace(place=Place("aws", "us-east-1"))
     with pytest.raises(UsageError, match="nodes of EKS join no cluster in this release") as caught:
         cluster.require(plan, "x", a_cloud)  # type: ignore[arg-type]
     assert "UNPROVEN" in caught.value.hint and not cluster.is_supported(plan, a_cloud.place)  # type: ignore[arg-type]

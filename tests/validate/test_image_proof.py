@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.cloud import Login
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.progress import Progress
 from gpu_ami.report import certificate, document, writer
@@ -241,7 +242,7 @@ def test_refused_clean_up_costs_no_report(booted: None, tmp_path: Path, call: st
 
 def test_interface_that_the_proof_cannot_use_is_refused_before_a_launch(tmp_path: Path) -> None:
     cloud = Ec2()
-    cloud.place.ssh_interface = "carrier_pigeon"
+    cloud.place = replace(cloud.place, login=Login(ssh_interface="carrier_pigeon"))
     with pytest.raises(UsageError, match="carrier_pigeon: Packer can build with it"):
         prove_ami(a_proof(tmp_path, ()), cloud)
     assert cloud.calls == []

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Place
+from gpu_ami.cloud import Login, Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.report import document
 from gpu_ami.report.document import ONE_MACHINE, HostReport, Report
@@ -263,7 +263,7 @@ ROWS = [{"name": name, "efa_interfaces": count} for name, count in EFAS.items()]
 )  # fmt: skip
 def test_refusals_before_a_launch(types: list[str], interface: str, efa: bool, message: str, hint: str) -> None:
     plan: Any = {"instance_types": ROWS} | ({"efa": {}} if efa else {})
-    place = Place("aws", "us-east-1", ssh_interface=interface)
+    place = Place("aws", "us-east-1", login=Login(ssh_interface=interface))
     machine_group.require(plan, place, types, 1)
     if not message:
         machine_group.require(plan, place, types, 2)
@@ -287,7 +287,7 @@ SELF = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}
 )
 def test_groups_that_keep_machines_apart_are_refused(inward: list[Any], outward: list[Any], message: str) -> None:
     group = {"GroupId": "sg-1", "IpPermissions": inward, "IpPermissionsEgress": outward}
-    place = SimpleNamespace(security_group_ids=())
+    place = Place("aws", "us-east-1")
     cloud: Any = SimpleNamespace(
         place=place, default_security_group=lambda: "sg-1", security_groups=lambda ids: [group] if ids else []
     )

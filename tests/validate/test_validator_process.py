@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Credentials, Place
+from gpu_ami.cloud import ApiAccess, Credentials, Place
 from gpu_ami.errors import MachineError
 from gpu_ami.validate import validator_process
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target, command_line, run_checks
@@ -21,9 +19,7 @@ TARGET = Target("ssh://admin@10.0.0.7:22", "g5.12xlarge", "i-1", Path("key"), Pa
 
 
 def test_command_line_names_everything(tmp_path: Path) -> None:
-    place: Any = SimpleNamespace(
-        region="us-east-1", endpoint=None, profile="p", credentials=None, deadlines={"arrival_seconds": 1200}
-    )
+    place = Place("aws", "us-east-1", api=ApiAccess(profile="p"), deadlines={"arrival_seconds": 1200})
     command = command_line(TARGET, tmp_path, Path("plan.json"), place, ["-k", "boot"], [Path("mine")])
     words = [str(word) for word in command]
     for word in (
@@ -37,7 +33,7 @@ def test_command_line_names_everything(tmp_path: Path) -> None:
 
 
 def test_credentials_of_a_place_are_in_the_environment_only() -> None:
-    place = Place("x", "r", endpoint="http://x", credentials=Credentials("AKIDEXAMPLE", "s", ""))
+    place = Place("x", "r", api=ApiAccess(endpoint="http://x", credentials=Credentials("AKIDEXAMPLE", "s", "")))
     assert validator_process.environment(place)["AWS_ACCESS_KEY_ID"] == "AKIDEXAMPLE"
     assert "AKIDEXAMPLE" not in " ".join(map(str, command_line(TARGET, Path("x"), None, place)))
     assert "AWS_ACCESS_KEY_ID" not in validator_process.environment(None)

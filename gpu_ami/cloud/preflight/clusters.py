@@ -36,7 +36,7 @@ def examine(scope: Scope, name: str) -> Iterator[Finding]:
     active: list[eks.Described] = []
     if name:
         yield from examined("cluster", functools.partial(_state, scope, name, version, active), decisive=True)
-    elif version in scope.place.cluster_versions:
+    elif version in scope.place.clusters.versions:
         yield ok("cluster", f"a proof starts an EKS cluster of version {version}")
     else:
         remedy = "--join CLUSTER, or `cluster` in the --where file"
@@ -91,7 +91,7 @@ def _access_entry(scope: Scope, found: eks.Described) -> Iterator[Finding]:
 
 def _network(scope: Scope, found: eks.Described) -> Iterator[Finding]:
     """A node reaches the API server, and the API server and other nodes reach the node."""
-    named = [subnet for subnet in scope.place.subnets if subnet]
+    named = [subnet for subnet in scope.place.network.subnets if subnet]
     if named and found.vpc:
         for row in scope.ec2.describe_subnets(SubnetIds=named)["Subnets"]:
             if row["VpcId"] != found.vpc:
@@ -101,7 +101,7 @@ def _network(scope: Scope, found: eks.Described) -> Iterator[Finding]:
         text = f"the API of {found.name} can be reached from its VPC alone"
         remedy = "run gpu-ami where the VPC is reached; nodes and pods are read through it"
         yield warning("cluster", text, remedy=remedy)
-    own = list(scope.place.security_group_ids) or [scope.cloud.default_security_group()]
+    own = list(scope.place.network.security_group_ids) or [scope.cloud.default_security_group()]
     rows = {row["GroupId"]: row for row in scope.cloud.security_groups([*own, *found.security_groups])}
     nodes, servers = ([rows[name] for name in names if name in rows] for names in (own, found.security_groups))
     if nodes and servers:
@@ -180,7 +180,7 @@ def cluster(scope: Scope) -> Iterator[Finding]:
         return
     found = [check for role, check in SERVICES.items() if scope.plan and role in scope.plan]
     if found:
-        yield from found[0](scope, scope.join or scope.place.cluster)
+        yield from found[0](scope, scope.join or scope.place.clusters.name or "")
     elif scope.plan:
         yield ok("cluster", "the machines of a proof are one of their own")
 

@@ -198,7 +198,7 @@ def _launch_request(scope: Scope, ami: str, instance_type: str, efa_interfaces: 
     tags = {**place.tags, runs.TAG_RUN: "preflight"}
     launch = launches.Launch(ami, instance_type, "", tags, "", efa_interfaces)
     way = capacity.ways_of(place, instance_type)[0]
-    request = dict(launches.request(launch, place, way, place.subnets[0], scope.ec2))
+    request = dict(launches.request(launch, place, way, place.network.subnets[0], scope.ec2))
     del request["KeyName"], request["UserData"]
     return request
 

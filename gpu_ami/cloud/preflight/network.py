@@ -46,7 +46,7 @@ _AGENT_ACTIONS = {
 
 def subnet(scope: Scope) -> Iterator[Finding]:
     """The subnet exists and has an address for the builder and for each machine's interfaces."""
-    subnet_id = scope.place.subnet_id
+    subnet_id = scope.place.network.subnet_id
     row = _subnet(scope)
     if not subnet_id:
         vpc = _default_vpc(scope)
@@ -65,10 +65,10 @@ def subnet(scope: Scope) -> Iterator[Finding]:
     text = f"{subnet_id} in {row['AvailabilityZone']}: {free} free addresses"
     if row.get("Ipv6Native"):
         text = f"{subnet_id} in {row['AvailabilityZone']}: IPv6 only"
-        if scope.place.ssh_interface == SESSION_MANAGER:
+        if scope.place.login.ssh_interface == SESSION_MANAGER:
             yield ok("subnet_id", text)
         else:
-            expected = f"IPv4 addresses, which ssh_interface {scope.place.ssh_interface} needs"
+            expected = f"IPv4 addresses, which ssh_interface {scope.place.login.ssh_interface} needs"
             yield error("subnet_id", text, expected, "use a subnet with IPv4, or ssh_interface: session_manager")
     elif free < needed:
         yield error("subnet_id", text, f"at least {needed}", "use a larger subnet, or prove fewer types at a time")
@@ -80,7 +80,7 @@ def subnet(scope: Scope) -> Iterator[Finding]:
 def _further_subnets(scope: Scope, first: SubnetTypeDef) -> Iterator[Finding]:
     """The other subnets of `subnet_ids` exist, in the VPC of the first, and have addresses."""
     rows = {row["SubnetId"]: row for row in _subnets(scope)}
-    for subnet_id in scope.place.subnets[1:]:
+    for subnet_id in scope.place.network.subnets[1:]:
         row = rows.get(subnet_id)
         if row is None:
             text = f"{subnet_id} is not in {scope.place.region}"
@@ -123,9 +123,9 @@ def _routes(scope: Scope, row: SubnetTypeDef) -> Iterator[Finding]:
     elif target.startswith("vpce-"):
         remedy = "the firewall must pass SSH from this machine, and HTTPS to AWS and the package indexes"
         yield warning("routes", f"{name}: {anywhere} to {target}, an endpoint of a firewall", remedy=remedy)
-    elif scope.place.ssh_interface.startswith("public") and not target.startswith("igw-"):
+    elif scope.place.login.ssh_interface.startswith("public") and not target.startswith("igw-"):
         remedy = "set ssh_interface: private_ip, or use a subnet with an internet gateway"
-        expected = f"an internet gateway (ssh_interface: {scope.place.ssh_interface})"
+        expected = f"an internet gateway (ssh_interface: {scope.place.login.ssh_interface})"
         yield error("routes", f"{name}: {anywhere} to {target}", expected, remedy)
     else:
         yield ok("routes", f"{name}: {anywhere} to {target}")
@@ -179,7 +179,7 @@ def _no_way_out(scope: Scope, subnet: SubnetTypeDef, name: str) -> Iterator[Find
     filters: list[FilterTypeDef] = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
     pages = scope.ec2.get_paginator("describe_vpc_endpoints").paginate(Filters=filters)
     present = {endpoint["ServiceName"].rpartition(".")[2] for page in pages for endpoint in page["VpcEndpoints"]}
-    needed = [*_ENDPOINT_SERVICES, *(_SESSION_SERVICES if scope.place.ssh_interface == SESSION_MANAGER else ())]
+    needed = [*_ENDPOINT_SERVICES, *(_SESSION_SERVICES if scope.place.login.ssh_interface == SESSION_MANAGER else ())]
     missing = [service for service in needed if service not in present]
     text = f"{name} has no default route" + (f" and no VPC endpoint for {', '.join(missing)}" if missing else "")
     remedy = "add a route to an internet or NAT gateway, or a mirror (key `mirror`) and the VPC endpoints"
@@ -193,25 +193,25 @@ def security_groups(scope: Scope) -> Iterator[Finding]:
     """Each group exists in the subnet's VPC; together they let SSH in and traffic out."""
     place = scope.place
     row = _subnet(scope)
-    vpc = row["VpcId"] if row else "" if place.subnet_id else _default_vpc(scope)
-    by_name: FilterTypeDef = {"Name": "group-id", "Values": list(place.security_group_ids)}
-    if not place.security_group_ids:
+    vpc = row["VpcId"] if row else "" if place.network.subnet_id else _default_vpc(scope)
+    by_name: FilterTypeDef = {"Name": "group-id", "Values": list(place.network.security_group_ids)}
+    if not place.network.security_group_ids:
         if not vpc:
             return
         by_name = {"Name": "group-name", "Values": ["default"]}
-    own_vpc: list[FilterTypeDef] = [] if place.security_group_ids else [{"Name": "vpc-id", "Values": [vpc]}]
+    own_vpc: list[FilterTypeDef] = [] if place.network.security_group_ids else [{"Name": "vpc-id", "Values": [vpc]}]
     groups = scope.ec2.describe_security_groups(Filters=[by_name, *own_vpc])["SecurityGroups"]
-    if not place.security_group_ids and groups:
+    if not place.network.security_group_ids and groups:
         text = f"none: builder and machines use the VPC's default group {groups[0]['GroupId']}"
         yield warning("security_group_ids", text, "a group that allows SSH", "set security_group_ids")
     owner = row.get("OwnerId", "") if row else ""
-    if owner and not place.security_group_ids and owner != identity.account(scope):
+    if owner and not place.network.security_group_ids and owner != identity.account(scope):
         text = f"none, and the VPC belongs to account {owner}, whose default group others cannot use"
         yield error(
             "security_group_ids", text, "groups of this account", "create a group in the shared VPC and name it"
         )
         return
-    for missing in sorted(set(place.security_group_ids) - {group["GroupId"] for group in groups}):
+    for missing in sorted(set(place.network.security_group_ids) - {group["GroupId"] for group in groups}):
         yield error("security_group_ids", f"{missing} is not in {place.region}", "a group", "correct the id or region")
     for group in groups:
         if vpc and group["VpcId"] != vpc:
@@ -236,9 +236,9 @@ def _members(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[F
 
 
 def _ssh_ingress(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
-    if scope.place.ssh_interface == "session_manager":
+    if scope.place.login.ssh_interface == "session_manager":
         return
-    port = scope.place.ssh_port
+    port = scope.place.login.ssh_port
     ingress = ec2_groups.Ingress.of(groups, port)
     names, ranges, remedy = ingress.names, ingress.ranges, ingress.remedy
     subject = "SSH ingress"
@@ -246,7 +246,7 @@ def _ssh_ingress(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterat
         yield warning(subject, f"{names} allow TCP {port} from anywhere", "the addresses of this machine", remedy)
     elif ranges or ingress.lists:
         text = f"{names} allow TCP {port} from {', '.join(ranges + ingress.lists)}"
-        public = scope.place.ssh_interface.startswith("public")
+        public = scope.place.login.ssh_interface.startswith("public")
         if public and not ingress.lists and all(_network(source).is_private for source in ranges):
             yield error(subject, text, "a public address (ssh_interface is public)", remedy)
         else:
@@ -275,16 +275,16 @@ def _egress(groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
 
 def _subnet(scope: Scope) -> SubnetTypeDef | None:
     """The place's subnet as DescribeSubnets has it; None where the place names none, or there is none."""
-    if not scope.place.subnet_id:
+    if not scope.place.network.subnet_id:
         return None
-    filters: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": [scope.place.subnet_id]}]
+    filters: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": [scope.place.network.subnet_id]}]
     subnets = scope.ec2.describe_subnets(Filters=filters)["Subnets"]
     return subnets[0] if subnets else None
 
 
 def _subnets(scope: Scope) -> list[SubnetTypeDef]:
     """The place's subnets as DescribeSubnets has them; those that there are."""
-    names = [name for name in scope.place.subnets if name]
+    names = [name for name in scope.place.network.subnets if name]
     if not names:
         return []
     filters: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": names}]
@@ -334,16 +334,16 @@ def ways_in(scope: Scope) -> Iterator[Finding]:
         else:
             remedy = _REMEDIES.get(program, "install it, or correct proxy_command")
             yield error("login", f"{program} is not installed", f"{program} on the PATH", remedy)
-    if place.jump_key and not Path(place.jump_key).is_file():
-        yield error("jump_key", f"{place.jump_key} does not exist", "a private key", "correct jump_key")
-    if place.jump_host:
-        yield _jump_host(place.jump_host)
-    if place.ssh_interface == SESSION_MANAGER:
+    if place.login.jump_key and not Path(place.login.jump_key).is_file():
+        yield error("jump_key", f"{place.login.jump_key} does not exist", "a private key", "correct jump_key")
+    if place.login.jump_host:
+        yield _jump_host(place.login.jump_host)
+    if place.login.ssh_interface == SESSION_MANAGER:
         yield from _session_manager(scope)
-    if place.instance_connect_endpoint:
+    if place.login.instance_connect_endpoint:
         yield from _endpoint(scope)
-    if scope.plan and (place.proxy_command or place.instance_connect_endpoint):
-        key = "proxy_command" if place.proxy_command else "instance_connect_endpoint"
+    if scope.plan and (place.login.proxy_command or place.login.instance_connect_endpoint):
+        key = "proxy_command" if place.login.proxy_command else "instance_connect_endpoint"
         remedy = "build elsewhere, or use jump_host or ssh_interface: session_manager"
         yield warning(key, "Packer cannot log in to a builder through it", "for a build: jump_host", remedy)
 
@@ -384,10 +384,10 @@ def _session_manager(scope: Scope) -> Iterator[Finding]:
 
 def _endpoint(scope: Scope) -> Iterator[Finding]:
     """The endpoint is there, complete, and in the VPC of the subnet."""
-    name = scope.place.instance_connect_endpoint
+    name = scope.place.login.instance_connect_endpoint
     filters: list[FilterTypeDef] = []
-    if scope.place.subnet_id:
-        of_subnet: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": [scope.place.subnet_id]}]
+    if scope.place.network.subnet_id:
+        of_subnet: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": [scope.place.network.subnet_id]}]
         vpcs = [row["VpcId"] for row in scope.ec2.describe_subnets(Filters=of_subnet)["Subnets"]]
         filters = [{"Name": "vpc-id", "Values": vpcs}] if vpcs else []
     rows = scope.ec2.describe_instance_connect_endpoints(Filters=filters)["InstanceConnectEndpoints"]

@@ -112,7 +112,7 @@ def reservations(scope: Scope) -> Iterator[Finding]:
     """Each named reservation is there, usable, of the right type, and in a zone of a subnet of the place."""
     ways = {
         text: [name for name in scope.instance_types if capacity.Way.parse(text) in capacity.ways_of(scope.place, name)]
-        for listed in scope.place.capacity.values()
+        for listed in scope.place.capacity.ways.values()
         for text in listed
         if capacity.Way.parse(text).reservation
     }

@@ -36,7 +36,7 @@ class Eks:
         return join or place_s
 
     def is_ready(self, plan: PlanDocument, place: Place) -> bool:
-        return bool(place.cluster) or _version(plan) in place.cluster_versions
+        return bool(place.clusters.name) or _version(plan) in place.clusters.versions
 
     def require_program(self, _plan: PlanDocument) -> None:
         """None is asked."""
@@ -67,7 +67,7 @@ class Eks:
             if own:
                 eks.admit_nodes(cloud, own, eks.node_role(cloud), proven.tags)
             node = {"endpoint": found.endpoint, "authority": found.authority, "cidr": found.cidr}
-            node["joined_at"] = cloud.place.guest_cluster_endpoint or found.endpoint
+            node["joined_at"] = cloud.place.clusters.guest_endpoint or found.endpoint
             yield Cluster("EKS", found.name, run.id, own=bool(own), version=found.version, node=node)
         finally:
             if own:
@@ -108,7 +108,7 @@ def _version(plan: PlanDocument) -> str:
 
 
 def _require_own(place: Place, version: str) -> None:
-    if version in place.cluster_versions:
+    if version in place.clusters.versions:
         return
     hint = "on AWS: --join CLUSTER, or `cluster` in the --where file; in the local region: make nodes (1.34 and 1.35)"
     raise UsageError(f"--join: {place.name} starts no EKS cluster of version {version} for a proof", hint=hint)

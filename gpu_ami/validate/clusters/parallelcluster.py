@@ -54,12 +54,12 @@ def dry_run(
 
     Where it gives no such answer, `error` says what it gave instead.
     """
-    access = place.environment() | ({"AWS_PROFILE": place.profile} if place.profile else {})
+    access = place.api.environment() | ({"AWS_PROFILE": place.api.profile} if place.api.profile else {})
     with tempfile.TemporaryDirectory(prefix="gpu-ami-pcluster-") as folder:
         file = Path(folder) / "cluster.yml"
         file.write_text(yaml.safe_dump(_cluster(place, plan, ami, subnet_id, instance_types)), encoding="utf-8")
         # boto3 takes an empty AWS_PROFILE for the name of one.
-        command = ["env", "-u", "AWS_PROFILE"] if place.credentials else []
+        command = ["env", "-u", "AWS_PROFILE"] if place.api.credentials else []
         command += [cli, "create-cluster", "--cluster-name", "gpu-ami-dry-run", "--cluster-configuration", str(file)]
         command += ["--region", place.region, "--dryrun", "true"]
         try:

@@ -92,7 +92,7 @@ class Boot:
             instance_id,
             instance_type,
             "",
-            self.cloud.place.ssh_port,
+            self.cloud.place.login.ssh_port,
             self.user,
             self.run.key_file,
             self.run.folder / f"known_hosts.{instance_id}",  # an address may be another machine's later in this run
@@ -108,7 +108,7 @@ class Boot:
         """Waits until EC2 says so, and learns the address: it may be another one after every start."""
         instance = self.cloud.wait_for_state(machine.instance_id, "running", timeout, self.cancelled.is_set)
         place = self.cloud.place
-        machine.address = login.address(instance, place.ssh_interface)
+        machine.address = login.address(instance, place.login.ssh_interface)
         machine.proxy_command = login.proxy_command(place, machine.instance_id)
         self.mark(machine, "running", started)
 
@@ -151,7 +151,7 @@ class Boot:
         if machine.proxy_command:
             known |= {
                 "proxy_command": machine.proxy_command,
-                "proxy_environment": self.cloud.place.keys(),
+                "proxy_environment": self.cloud.place.api.keys(),
                 "banner_timeout": _PROXY_SECONDS,
             }
         return ssh.parse_url(machine.url, **known, host_key=machine.host_key or "trust-new")
@@ -275,7 +275,7 @@ def restart(boot: Boot, machine: Machine, how: str) -> Machine:
 def _start(boot: Boot, instance_id: str) -> None:
     """Orders the start; again each minute while EC2 has no capacity: a stopped instance costs its volume alone."""
     place = boot.cloud.place
-    minutes = max(place.capacity_minutes, place.start_minutes)
+    minutes = max(place.capacity.minutes, place.capacity.start_minutes)
     deadline = time.monotonic() + 60.0 * minutes
     while True:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Place
+from gpu_ami.cloud import ApiAccess, Cloud, Place
 from gpu_ami.cloud.fleet import FleetMachine, Limits, Selection, machines, run_command
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError, UsageError
@@ -36,7 +36,9 @@ def content(line: str) -> dict[str, Any]:
 
 @pytest.fixture
 def cloud(endpoint: str) -> Cloud:
-    return Cloud(Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local")))
+    return Cloud(
+        Place("local", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")))
+    )
 
 
 def test_a_document_is_made_once_and_renewed_when_it_differs(cloud: Cloud) -> None:

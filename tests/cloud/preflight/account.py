@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import shutil
@@ -17,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.place import Place, with_keys
 from gpu_ami.cloud.policies import read_policy
 from gpu_ami.cloud.preflight.findings import Finding
 from gpu_ami.plan import resolve_source_ami
@@ -88,7 +87,7 @@ class Account:
         return self.cloud.place
 
     def change(self, **changes: Any) -> None:
-        self.cloud.place = dataclasses.replace(self.place, **changes)
+        self.cloud.place = with_keys(self.place, changes)
 
     def policy(self, document: dict[str, Any]) -> None:
         self.cloud.client("iam").put_role_policy(
@@ -151,7 +150,7 @@ def good_account(cloud: Cloud) -> Account:
     account = Account(cloud, vpc, table, plan)
     key = cloud.client("kms").create_key(KeyUsage="ENCRYPT_DECRYPT")["KeyMetadata"]["KeyId"]
     account.change(
-        subnet_id=subnet,
+        subnet_ids=(subnet,),
         instance_profile="gpu-node",
         kms_key_id=key,
         dead_man_role=DEAD_MAN,

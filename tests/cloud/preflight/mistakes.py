@@ -20,7 +20,7 @@ def _small_subnet(account: Account) -> None:
     account.ec2.associate_route_table(RouteTableId=account.table, SubnetId=subnet)
     for _ in range(10):
         account.ec2.create_network_interface(SubnetId=subnet)
-    account.change(subnet_id=subnet)
+    account.change(subnet_ids=(subnet,))
 
 
 def _in_use(account: Account) -> None:
@@ -44,7 +44,7 @@ def _no_default_route(account: Account) -> None:
 
 def _nat_route(account: Account) -> None:
     _no_default_route(account)
-    nat = account.ec2.create_nat_gateway(SubnetId=account.place.subnet_id, ConnectivityType="private")
+    nat = account.ec2.create_nat_gateway(SubnetId=account.place.network.subnet_id, ConnectivityType="private")
     account.ec2.create_route(
         RouteTableId=account.table,
         DestinationCidrBlock="0.0.0.0/0",
@@ -58,7 +58,7 @@ def _further_subnet(vpc: Callable[[Account], str], zone: str = "us-east-1b") -> 
         made = account.ec2.create_subnet(VpcId=vpc(account), CidrBlock=cidr, AvailabilityZone=zone)["Subnet"][
             "SubnetId"
         ]
-        account.change(subnet_ids=(str(account.place.subnet_id), made))
+        account.change(subnet_ids=(str(account.place.network.subnet_id), made))
 
     return mutate
 
@@ -79,7 +79,7 @@ def _reservation(way: str = "reservation", **changes: Any) -> Callable[[Account]
 
 
 def _egress_closed(account: Account) -> None:
-    group = account.place.security_group_ids[0]
+    group = account.place.network.security_group_ids[0]
     rules = account.ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"][0]["IpPermissionsEgress"]
     account.ec2.revoke_security_group_egress(GroupId=group, IpPermissions=rules)
 
@@ -139,7 +139,7 @@ def _foreign_group(account: Account) -> None:
 
 
 def _no_default_vpc(account: Account) -> None:
-    account.change(subnet_id=None)
+    account.change(subnet_ids=())
     for vpc in account.ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]:
         for subnet in account.ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc["VpcId"]]}])["Subnets"]:
             account.ec2.delete_subnet(SubnetId=subnet["SubnetId"])
@@ -164,7 +164,11 @@ def _answered(**changes: Any) -> Callable[[Account], None]:
 
         def describe_subnets(**request: Any) -> Any:
             rows = real.describe_subnets(**request)["Subnets"]
-            return {"Subnets": [row | changes if row["SubnetId"] == account.place.subnet_id else row for row in rows]}
+            return {
+                "Subnets": [
+                    row | changes if row["SubnetId"] == account.place.network.subnet_id else row for row in rows
+                ]
+            }
 
         account.cloud._ec2 = Wrapped(real, describe_subnets=describe_subnets)
 
@@ -234,7 +238,7 @@ def _public_access(mode: str, *exclusions: tuple[str, str]) -> Callable[[Account
     """VPC Block Public Access with exclusions: of `subnet` or `vpc`, and their modes."""
 
     def mutate(account: Account) -> None:
-        ids = {"subnet": account.place.subnet_id, "vpc": account.vpc}
+        ids = {"subnet": account.place.network.subnet_id, "vpc": account.vpc}
         rows = [
             {"ResourceArn": f"arn:aws:ec2:{REGION}:123456789012:{kind}/{ids[kind]}",
              "InternetGatewayExclusionMode": excluded, "State": "create-complete"}
@@ -327,7 +331,13 @@ OF_THE_ACCOUNT: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
 
 
 MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
-    ("subnet unknown", _place(subnet_id="subnet-00000000"), ERROR, "subnet_id", "subnet-00000000 is not in us-east-1"),
+    (
+        "subnet unknown",
+        _place(subnet_ids=("subnet-00000000",)),
+        ERROR,
+        "subnet_id",
+        "subnet-00000000 is not in us-east-1",
+    ),
     ("subnet full", _small_subnet, ERROR, "subnet_id", "1 free addresses"),
     ("subnet of IPv6 alone", _answered(Ipv6Native=True, AvailableIpAddressCount=0), ERROR, "subnet_id", "IPv6 only"),
     ("shared VPC without groups", _shared_vpc, ERROR, "security_group_ids", "the VPC belongs to account 999999999999"),
@@ -446,7 +456,7 @@ MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
     ("type unknown", _set("instance_types", MISSING_TYPE), ERROR, "offerings", "does not offer p9.48xlarge"),
     (
         "further subnet unknown",
-        lambda account: account.change(subnet_ids=(str(account.place.subnet_id), "subnet-00000000")),
+        lambda account: account.change(subnet_ids=(str(account.place.network.subnet_id), "subnet-00000000")),
         ERROR,
         "subnet_ids",
         "subnet-00000000 is not in us-east-1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.place import Capacity, Login, Network, Place
 from gpu_ami.cloud.preflight import identity, resources
 from gpu_ami.cloud.preflight.findings import Level, Scope, error, ok, warning
 from gpu_ami.cloud.preflight.identity import NEEDED, allows
@@ -124,8 +125,8 @@ def test_only_unconditional_actions_are_simulated() -> None:
 def test_dry_run_asks_for_what_a_launch_asks_for() -> None:
     """A policy that demands IMDSv2, a tag or Spot refused the launch that the dry run had found permitted."""
     place = Place(
-        "aws", "us-east-1", subnet_id="subnet-1", security_group_ids=("sg-1",), instance_profile="images",
-        ssh_interface="private_ip", tags={"team": "ml"}, capacity={"g5.*": ("spot",)},
+        "aws", "us-east-1", instance_profile="images", tags={"team": "ml"}, network=Network(("subnet-1",), ("sg-1",)),
+        login=Login(ssh_interface="private_ip"), capacity=Capacity(ways={"g5.*": ("spot",)}),
     )  # fmt: skip
     asked = identity._launch_request(SimpleNamespace(place=place, ec2=None), "ami-1", "g5.xlarge")  # type: ignore[arg-type]
     assert asked["MetadataOptions"]["HttpTokens"] == "required"  # type: ignore[index]
@@ -135,9 +136,12 @@ def test_dry_run_asks_for_what_a_launch_asks_for() -> None:
     assert "KeyName" not in asked
 
 
+WITH_SPOT = Place("aws", "us-east-1", network=Network(("subnet-1",)), capacity=Capacity({"*": ("spot",)}))
+
+
 def _builder_asks(sets_imds_v2: bool, **place: Any) -> dict[str, Any]:
     cloud = SimpleNamespace(
-        place=Place("aws", "us-east-1", subnet_id="subnet-1", capacity={"*": ("spot",)}, **place),
+        place=replace(WITH_SPOT, **place),
         image=lambda _ami: {"RootDeviceName": "/dev/xvda"}, ec2=None,
     )  # fmt: skip
     plan = {"build": {"instance_type": "m5.2xlarge", "root_volume_gib": 40}, "instance_types": []}
@@ -167,7 +171,7 @@ def test_packer_that_cannot_set_imds_v2_is_named_before_the_launch(sets_imds_v2:
         raise ClientError(error, "RunInstances")
 
     ec2 = SimpleNamespace(run_instances=run_instances)
-    place = Place("aws", "us-east-1", subnet_id="subnet-1")
+    place = Place("aws", "us-east-1", network=Network(subnet_ids=("subnet-1",)))
     cloud = SimpleNamespace(place=place, image=lambda _ami: None, ec2=ec2)
     finding, *_ = preflight.examine_builder(
         cloud,

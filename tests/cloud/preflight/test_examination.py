@@ -10,7 +10,7 @@ from moto import mock_aws
 
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.place import Login, Place
 from gpu_ami.cloud.preflight import resources
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope
 from gpu_ami.errors import CloudError, UsageError
@@ -33,7 +33,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     monkeypatch.setattr(Cloud, "session", lambda _: session())
     with mock_aws():
-        cloud = Cloud(Place(name="aws", region=REGION, ssh_interface="public_ip"))
+        cloud = Cloud(Place(name="aws", region=REGION, login=Login(ssh_interface="public_ip")))
         made = good_account(cloud)
         answer_what_moto_lacks(made, monkeypatch)
         yield made

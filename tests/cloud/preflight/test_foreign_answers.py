@@ -10,7 +10,7 @@ from moto import mock_aws
 
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.place import Login, Place
 from gpu_ami.cloud.preflight import examination, identity
 from gpu_ami.cloud.preflight.findings import Level, Scope
 from gpu_ami.plan import resolve_source_ami
@@ -37,7 +37,7 @@ def wired(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> It
     with mock_aws():
         wire = wire_of(monkeypatch)
         watched: Any = Cloud.client
-        account = good_account(Cloud(Place(name="aws", region=REGION, ssh_interface="public_ip")))
+        account = good_account(Cloud(Place(name="aws", region=REGION, login=Login(ssh_interface="public_ip"))))
         answer_what_moto_lacks(account, monkeypatch)
         with_answers: Any = Cloud.client
         on_the_wire = ANSWERED_ELSEWHERE.get(getattr(request, "param", ""))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Place
+from gpu_ami.cloud import place_of
 from gpu_ami.cloud.preflight import identity, network
 from gpu_ami.cloud.preflight.findings import Level
 from gpu_ami.cloud.preflight.network import ways_in
@@ -19,7 +19,7 @@ from localregion.machines.firewall import DroppedPort
 
 
 def scope(**keys: Any) -> Any:
-    return SimpleNamespace(place=Place("aws", "us-east-1", **keys), plan=None)
+    return SimpleNamespace(place=place_of({"name": "aws", "region": "us-east-1", **keys}), plan=None)
 
 
 def test_an_address_needs_nothing() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Place
+from gpu_ami.cloud import Capacity, Login, Network, Place
 from gpu_ami.cloud.preflight import network, resources
 from gpu_ami.cloud.preflight.findings import Level, ok
 from gpu_ami.cloud.preflight.resources import quota_of, reservations
@@ -58,7 +58,8 @@ def _quotas(ways: tuple[str, ...], limits: dict[str, float]) -> list[tuple[Level
     ec2 = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=lambda **_: pages[name]))
     service = SimpleNamespace(get_service_quota=lambda ServiceCode, QuotaCode: {"Quota": {"Value": limits[QuotaCode]}})
     scope: Any = SimpleNamespace(
-        place=Place("aws", "us-east-1", capacity={"*": ways}), ec2=ec2, cloud=SimpleNamespace(client=lambda _: service),
+        place=Place("aws", "us-east-1", capacity=Capacity({"*": ways})), ec2=ec2,
+        cloud=SimpleNamespace(client=lambda _: service),
         instance_types=["p5.48xlarge"], proven=[{"name": "p5.48xlarge"}], builder="", nodes=1,
     )  # fmt: skip
     return [(finding.level, finding.subject) for finding in resources.quotas(scope)]
@@ -94,7 +95,9 @@ def scope(ways: tuple[str, ...], rows: list[dict[str, Any]]) -> Any:
         describe_capacity_reservations=lambda **_: {"CapacityReservations": rows},
         describe_subnets=lambda **_: {"Subnets": subnets},
     )
-    place = Place("aws", "us-east-1", subnet_id="subnet-0000000a", capacity={"*": ways})
+    place = Place(
+        "aws", "us-east-1", network=Network(subnet_ids=("subnet-0000000a",)), capacity=Capacity(ways={"*": ways})
+    )
     return SimpleNamespace(place=place, ec2=ec2, instance_types=["p5.48xlarge"])
 
 
@@ -132,7 +135,7 @@ def test_ssh_ingress(rules: list[Any], level: Level, found: str) -> None:
     groups: Any = [{"GroupId": "sg-1", "IpPermissions": rules}]
     (finding,) = network._ssh_ingress(scope, groups)
     assert finding.level is level and found in finding.found
-    session: Any = SimpleNamespace(place=Place("aws", "us-east-1", ssh_interface="session_manager"))
+    session: Any = SimpleNamespace(place=Place("aws", "us-east-1", login=Login(ssh_interface="session_manager")))
     assert list(network._ssh_ingress(session, groups)) == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from gpu_ami.cloud import Cloud, Launch, Place
+from gpu_ami.cloud import ApiAccess, Cloud, Launch, Place
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError
 from localregion.backends import instance_access_key
@@ -78,7 +78,9 @@ def test_only_what_carries_the_tag_of_a_run_is_terminated(region: Region) -> Non
 
 def test_a_launch_without_tags_is_refused_with_the_action_named(region: Region) -> None:
     _, endpoint = region("iam-enforced")
-    cloud = Cloud(Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local")))
+    cloud = Cloud(
+        Place("local", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")))
+    )
     with pytest.raises(CloudError, match="UnauthorizedOperation") as caught:
         cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", {}, ""))
     assert "ec2:RunInstances" in caught.value.details[0] and "the action that the message names" in caught.value.hint

@@ -15,9 +15,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from gpu_ami.cloud import Cloud, Launch
+from gpu_ami.cloud import Cloud, Launch, Network
 from gpu_ami.cloud.capacity import Attempt
-from gpu_ami.cloud.place import Credentials, Place
+from gpu_ami.cloud.place import ApiAccess, Capacity, Credentials, Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
 from localregion.backends import cloudwatch
 from tests.localregion.conftest import BASE_ID, PUBLIC_KEY, Region
@@ -224,7 +224,9 @@ def test_metrics_are_seen_late(region: Region, monkeypatch: pytest.MonkeyPatch) 
 
 
 def cloud(endpoint: str) -> Cloud:
-    return Cloud(Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local")))
+    return Cloud(
+        Place("local", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")))
+    )
 
 
 def start(endpoint: str) -> tuple[Cloud, str]:
@@ -279,7 +281,8 @@ def test_a_launch_survives_an_ordinary_day(region: Region, monkeypatch: pytest.M
 def two_zones(world: Any, endpoint: str, **changes: Any) -> Cloud:
     keys = Credentials("local", "local")
     subnets = world.ec2.subnet_ids
-    return Cloud(Place("local", "us-east-1", endpoint=endpoint, credentials=keys, subnet_ids=subnets, **changes))
+    api, network = ApiAccess(endpoint=endpoint, credentials=keys), Network(subnet_ids=subnets)
+    return Cloud(Place("local", "us-east-1", api=api, network=network, **changes))
 
 
 def test_a_launch_goes_to_the_zone_that_offers_the_type(region: Region) -> None:
@@ -301,7 +304,7 @@ def test_capacity_that_is_withdrawn_is_searched_for_again(
     failure = replace(world.decisions.conditions.launch_failures[0], times=1)
     world.decisions.conditions = replace(world.decisions.conditions, launch_failures=(failure,))
     monkeypatch.setattr("time.sleep", lambda _: world.settle())
-    cloud, attempts = two_zones(world, endpoint, capacity={"*": ways}), list[Attempt]()
+    cloud, attempts = two_zones(world, endpoint, capacity=Capacity({"*": ways})), list[Attempt]()
     asked = Launch(BASE_ID, "g5.12xlarge", "", TAGS, "", pending_seconds=60, on_attempt=attempts.append)
     instance_id = cloud.launch(asked)
     assert [(one.zone, one.way) for one in attempts] == [("us-east-1a", ways[0]), ("us-east-1b", ways[0])]
@@ -334,7 +337,7 @@ def test_a_launch_that_is_pending_too_long_or_cancelled_leaves_nothing(
 
 def test_a_launch_without_capacity_anywhere_names_every_attempt(region: Region) -> None:
     world, endpoint = region("no-capacity")
-    cloud = two_zones(world, endpoint, capacity={"*": ("spot", "on-demand")})
+    cloud = two_zones(world, endpoint, capacity=Capacity({"*": ("spot", "on-demand")}))
     cloud._ec2 = client(endpoint)  # botocore retries a 500 with waits
     with pytest.raises(CapacityError, match="in 4 attempts") as caught:
         cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, ""))
@@ -345,6 +348,6 @@ def test_a_launch_without_capacity_anywhere_names_every_attempt(region: Region) 
 
 def test_a_spot_instance_is_launched_as_one(region: Region) -> None:
     world, endpoint = region("consistency")
-    cloud = two_zones(world, endpoint, capacity={"g5*": ("spot",)})
+    cloud = two_zones(world, endpoint, capacity=Capacity({"g5*": ("spot",)}))
     instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, ""))
     assert "cannot be stopped" in cloud.cannot_stop(instance_id)

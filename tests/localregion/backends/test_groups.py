@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from gpu_ami.cloud import Cloud, Credentials, Launch, Place, placement_groups, runs
+from gpu_ami.cloud import ApiAccess, Cloud, Credentials, Launch, Place, placement_groups, runs
 from gpu_ami.errors import CloudError
 from localregion.backends import ec2_groups
 from localregion.backends.ec2_groups import GroupRules, Rule
@@ -96,7 +96,7 @@ def test_without_filtering_the_groups_say_that_a_login_works(world: World, named
 @pytest.fixture
 def cloud(endpoint: str) -> Cloud:
     keys = Credentials("local", "local")
-    return Cloud(Place("aws", "us-east-1", endpoint=endpoint, credentials=keys, consistent_seconds=0))
+    return Cloud(Place("aws", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=keys, consistent_seconds=0)))
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_instances_may_be_terminated_twice(world: World, cloud: Cloud, run: runs
 def test_the_policies_of_iam_allow_it(region: Region, records: Path) -> None:
     world, url = region("iam-enforced")
     keys = Credentials("local", "local")
-    cloud = Cloud(Place("aws", "us-east-1", endpoint=url, credentials=keys, consistent_seconds=0))
+    cloud = Cloud(Place("aws", "us-east-1", api=ApiAccess(endpoint=url, credentials=keys, consistent_seconds=0)))
     with runs.begin(records, "aws") as run:
         placement_groups.create(cloud, "gpu-ami-x", run.tags())
         assert placement_groups.tagged(cloud, runs.TAG_RUN)

@@ -31,7 +31,7 @@ class Run:
     jobs: int = 0
 
     def find(self, recipes: Sequence[Path], out: Path, place: Any) -> list[Candidate]:
-        self.found = {"recipes": list(recipes), "out": out, "sandbox": place.sandbox_builder}
+        self.found = {"recipes": list(recipes), "out": out, "sandbox": place.machines.sandbox_builder}
         rows = [Rehearsal(path.stem, str(path), "x86_64", "", 0, "debian12") for path in recipes]
         pairs = [(row, self.known.get(row.image)) for row in rows]
         return [

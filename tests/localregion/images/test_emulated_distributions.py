@@ -85,7 +85,7 @@ class Guest:
 
     def run(self, command: str) -> str | None:
         """Output of a command; None if the guest does not accept a login yet."""
-        words = ssh_command(self.address, self.place.ssh_port, self.user, self.key, [command])
+        words = ssh_command(self.address, self.place.login.ssh_port, self.user, self.key, [command])
         words = [words[0], "-o", "ConnectTimeout=10", *words[1:]]
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
@@ -98,13 +98,13 @@ class Guest:
 def guest(request: pytest.FixtureRequest, place: Place, key: Path) -> Iterator[Guest]:
     case = CASES[request.param]
     ami = region.publish_source_ami(case.plan, progress=Progress("plain"))
-    assert place.credentials
+    assert place.api.credentials
     ec2 = boto3.client(
         "ec2",
-        endpoint_url=place.endpoint,
+        endpoint_url=place.api.endpoint,
         region_name=place.region,
-        aws_access_key_id=place.credentials.access_key_id,
-        aws_secret_access_key=place.credentials.secret_access_key,
+        aws_access_key_id=place.api.credentials.access_key_id,
+        aws_secret_access_key=place.api.credentials.secret_access_key,
     )
     name = f"test-{os.getpid()}-{request.param}"
     ec2.import_key_pair(KeyName=name, PublicKeyMaterial=key.with_suffix(".pub").read_bytes())
@@ -124,7 +124,7 @@ def test_ansible_takes_it_for_the_system(guest: Guest) -> None:
     options = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
     command = [
         Path(sys.executable).with_name("ansible"), "all", "-i", f"{guest.address},",
-        "-e", f"ansible_port={guest.place.ssh_port}", "-u", guest.user,
+        "-e", f"ansible_port={guest.place.login.ssh_port}", "-u", guest.user,
         "--private-key", str(guest.key), f"--ssh-common-args={options}", "--become", "--one-line",
         "-m", "setup", "-a", "gather_subset=!all,!min,distribution,platform,pkg_mgr,service_mgr",
     ]  # fmt: skip

@@ -69,13 +69,13 @@ def place() -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def ec2(place: Place) -> Any:
-    assert place.credentials
+    assert place.api.credentials
     return boto3.client(
         "ec2",
-        endpoint_url=place.endpoint,
+        endpoint_url=place.api.endpoint,
         region_name=place.region,
-        aws_access_key_id=place.credentials.access_key_id,
-        aws_secret_access_key=place.credentials.secret_access_key,
+        aws_access_key_id=place.api.credentials.access_key_id,
+        aws_secret_access_key=place.api.credentials.secret_access_key,
     )
 
 
@@ -115,7 +115,7 @@ class Guest:
 
     def run(self, command: str) -> str | None:
         """Output of a command; None if the guest does not accept a login yet."""
-        words = ssh_command(self.address, self.place.ssh_port, "admin", self.key, [command])
+        words = ssh_command(self.address, self.place.login.ssh_port, "admin", self.key, [command])
         done = subprocess.run(
             [words[0], "-o", "ConnectTimeout=10", *words[1:]],
             capture_output=True,

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_ami import pipeline
 from gpu_ami.build import image
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.place import ApiAccess, Place
 from gpu_ami.errors import UsageError
 from gpu_ami.plan.document import Plan, digest_of
 from gpu_ami.progress import Progress
@@ -40,7 +40,7 @@ def done(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def up(*_: Any, **__: Any) -> Place:
         seen.append("up")
-        return Place(name="local", region="us-east-1", endpoint="http://127.0.0.1:1")
+        return Place(name="local", region="us-east-1", api=ApiAccess(endpoint="http://127.0.0.1:1"))
 
     monkeypatch.setattr(mirror, "ensure", ensure)
     monkeypatch.setattr(region, "up", up)
@@ -73,7 +73,9 @@ def test_conditions_reach_the_region_and_have_no_meaning_on_aws(
     tmp_path: Path, done: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    place = Place(name="local", region="us-east-1", endpoint="http://127.0.0.1:1", conditions="aws-like:7")
+    place = Place(
+        name="local", region="us-east-1", conditions="aws-like:7", api=ApiAccess(endpoint="http://127.0.0.1:1")
+    )
 
     def up(*_: Any, conditions: str = "", **__: Any) -> Place:
         asked.append(conditions)
@@ -109,6 +111,6 @@ def test_region_comes_up_with_what_a_plan_needs(
         assert [one[1] for one in done if one[0] == "mirror"] == [*plans, None]
         assert [one[1] for one in done if one[0] == "publish_source_ami"] == (plans or [source_ami.DEBIAN])
     # Packer by hand reaches the region through the var-file: it names the endpoint of the region that is up now.
-    assert [(plan, folder, place.endpoint) for plan, folder, place in written] == [
+    assert [(plan, folder, place.api.endpoint) for plan, folder, place in written] == [
         (document, tmp_path, "http://127.0.0.1:1")
     ]

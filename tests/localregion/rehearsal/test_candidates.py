@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from gpu_ami.build import layering
-from gpu_ami.cloud import Place
+from gpu_ami.cloud import MachineTraits, Place
 from gpu_ami.plan import Plan, make_plan
 from localregion.images import Base, rootfs_layers, source_ami
 from localregion.rehearsal import candidates
 from localregion.rehearsal.candidates import Candidate
 
-PLACE = Place(name="local", region="us-east-1", simulated=True, sandbox_builder=True)
+PLACE = Place(name="local", region="us-east-1", machines=MachineTraits(simulated=True, sandbox_builder=True))
 RECIPES = Path(__file__).parents[3] / "variables" / "recipes"
 
 

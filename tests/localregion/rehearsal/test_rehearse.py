@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import pipeline, process
-from gpu_ami.cloud import Place, resources
+from gpu_ami.cloud import MachineTraits, Place, resources
 from gpu_ami.errors import BuildError, CloudError
 from gpu_ami.progress import Progress
 from gpu_ami.region import Session
@@ -30,7 +30,7 @@ from tests.regions import NotingRegion
 from tests.report.examples import a_host, a_report, offline
 from validator.results import Replica
 
-PLACE = Place(name="local", region="us-east-1", simulated=True, sandbox_builder=True)
+PLACE = Place(name="local", region="us-east-1", machines=MachineTraits(simulated=True, sandbox_builder=True))
 RECIPES = Path(__file__).parents[3] / "variables" / "recipes"
 
 

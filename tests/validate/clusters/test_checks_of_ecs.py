@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Place
+from gpu_ami.cloud import ApiAccess, Place
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.validate import validator_process
 from tests.localregion.api.test_layer import client
@@ -53,7 +53,7 @@ def run(machine: ContainerMachine, endpoint: str, tmp_path: Path) -> tuple[dict[
     plan.write_text(json.dumps({"schema": "gpu-ami/plan/1"} | PLAN | sections))
     nodes = (Node(machine.instance_id, "local://"),)
     joined.write(file, joined.Joined("ecs", nodes, cluster=CLUSTER, run=run_id, run_tags={"gpu-ami:run": run_id}))
-    place = Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local"))
+    place = Place("local", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")))
     target = validator_process.Target("local://", row["name"], machine.instance_id)
     options = [f"--join={file}", "--no-evidence"]
     words = validator_process.command_line(target, out, plan, place, options)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Place, ecs, runs
+from gpu_ami.cloud import ApiAccess, Cloud, Clusters, Place, ecs, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import UsageError
 from gpu_ami.progress import Progress
@@ -26,7 +27,7 @@ TAGS = {runs.TAG_RUN: RUN, runs.TAG_EXPIRES: "2999-01-01T00:00:00Z"}
 
 @pytest.fixture
 def cloud(endpoint: str) -> Cloud:
-    place = Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local"))
+    place = Place("local", "us-east-1", api=ApiAccess(endpoint=endpoint, credentials=Credentials("local", "local")))
     return Cloud(place)
 
 
@@ -95,7 +96,7 @@ def test_a_cluster_that_is_not_there_is_refused(cloud: Cloud, join: str, place_s
     for name in ("gpu-nodes", "gone"):
         api.create_cluster(clusterName=name)
     api.delete_cluster(cluster="gone")
-    cloud.place = Place(**{**vars(cloud.place), "cluster": place_s})
+    cloud.place = replace(cloud.place, clusters=Clusters(name=place_s))
     if not message:
         cluster.require(PLAN, join, cloud)
         return

@@ -18,7 +18,11 @@ from validator.probes.cluster.kubernetes import ApiError
 ROLE = "arn:aws:iam::123456789012:role/nodes"
 PLAN: Any = {"node_eks": {"version": "1.34"}, "node": {"family": "eks"}}
 PLACE = Place(name="p", region="us-east-1", instance_profile="nodes")
-LOCAL = replace(PLACE, simulated=True, cluster_versions=("1.34",), guest_cluster_endpoint="https://169.254.169.250")
+LOCAL = replace(
+    PLACE,
+    clusters=replace(PLACE.clusters, versions=("1.34",), guest_endpoint="https://169.254.169.250"),
+    machines=replace(PLACE.machines, simulated=True),
+)
 
 
 class Aws:
@@ -85,7 +89,7 @@ def a_cluster(**values: Any) -> dict[str, Any]:
         (Aws(), "", "p starts no EKS cluster of version 1.34 for a proof", "--join CLUSTER"),
         (Aws(replace(PLACE, instance_profile=None)), "x", "need an instance profile", "instance_profile"),
         (
-            Aws(replace(LOCAL, cluster_versions=())),
+            Aws(replace(LOCAL, clusters=replace(LOCAL.clusters, versions=()))),
             "",
             "p starts no EKS cluster of version 1.34 for a proof",
             "make nodes",
@@ -151,7 +155,9 @@ def test_what_is_accepted(aws: Any, name: str, entries: dict[str, str]) -> None:
 
 def test_where_join_needs_no_name() -> None:
     service = nodes_of_eks.Eks()
-    assert service.is_ready(PLAN, LOCAL) and service.is_ready(PLAN, replace(PLACE, cluster="x"))
+    assert service.is_ready(PLAN, LOCAL) and service.is_ready(
+        PLAN, replace(PLACE, clusters=replace(PLACE.clusters, name="x"))
+    )
     assert not service.is_ready(PLAN, PLACE) and (service.name_of("a", "b"), service.name_of("", "b")) == ("a", "b")
 
 

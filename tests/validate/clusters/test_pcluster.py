@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_ami.cloud import Credentials, Place
+from gpu_ami.cloud import ApiAccess, Credentials, Place
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.validate.clusters import ParallelCluster, parallelcluster
 
@@ -21,7 +21,9 @@ PLAN: Any = {
     "efa": {"version": "1.51.0"},
     "instance_types": [{"name": "p4d.24xlarge", "efa_interfaces": 4}, {"name": "g5.xlarge", "efa_interfaces": 0}],
 }
-PLACE = Place(name="aws", region="eu-west-1", endpoint="http://127.0.0.1:9", credentials=Credentials("k", "s", ""))
+PLACE = Place(
+    name="aws", region="eu-west-1", api=ApiAccess(endpoint="http://127.0.0.1:9", credentials=Credentials("k", "s", ""))
+)
 ACCEPTED = (
     '{"validationMessages": [{"level": "WARNING", "type": "KeyPairValidator", "message": "no key"}], "message": "m"}'
 )

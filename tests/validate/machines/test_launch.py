@@ -67,7 +67,7 @@ def test_every_mistake_of_the_command_line_is_named() -> None:
 
 
 class Ec2:
-    place = SimpleNamespace(log_groups="production", deadlines={})
+    place = Place("aws", "us-east-1", log_groups="production")
 
     def __init__(self, **fails: GpuAmiError) -> None:
         self.fails, self.calls, self.launches = fails, list[str](), list[Any]()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_ami.cloud import Capacity
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate.machines import machine, restart, restarts
@@ -56,7 +58,7 @@ def test_a_start_without_capacity_is_tried_again(world: World, monkeypatch: pyte
     world.way_back = ["refused", "new"]
     short = CapacityError("starting i-1", code="InsufficientInstanceCapacity")
     boot, left = a_boot(world), [short, short]
-    monkeypatch.setattr(boot.cloud.place, "start_minutes", 1)
+    world.place = replace(world.place, capacity=Capacity(start_minutes=1))
     start = world.start
 
     def scarce(instance_id: str) -> None:
