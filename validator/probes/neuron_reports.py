@@ -76,7 +76,7 @@ def _of_runtime(
     used = _part(report, "memory_used", "neuron_runtime_used_bytes")
     if "host" in used:
         yield "runtime_memory_host", own, Limits(0, 2**45)
-    if "neuron_device" in used:
+    if {"neuron_device", "device"} & used.keys():  # `device`: an inf2.xlarge with runtime 2.30
         yield "runtime_memory_neuron_device", own, Limits(0, memory)
     stats = _part(report, "execution_stats")
     for prefix, group in (("execution_errors", "error_summary"), ("executions", "execution_summary")):

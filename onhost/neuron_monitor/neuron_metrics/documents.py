@@ -90,14 +90,18 @@ def _cores(reports: List[Mapping[str, Any]]) -> Dict[str, List[Number]]:
     return cores
 
 
+# As documented, and as an inf2.xlarge with runtime 2.30 prints it.
+_MEMORY = (("host", ("host",)), ("neuron_device", ("neuron_device", "device")))
+
+
 def _runtime(reports: List[Mapping[str, Any]]) -> Values:
     """Memory and counts are added up; percentiles cannot be, so each runtime's are a value of their own."""
     values: Values = {}
     for report in reports:
         used = _object(report, "memory_used", "neuron_runtime_used_bytes")
-        for name in ("host", "neuron_device"):
-            if name in used:
-                _add(values, "runtime_memory_%s" % name, "Bytes", used[name])
+        for name, keys in _MEMORY:
+            for key in [key for key in keys if key in used][:1]:
+                _add(values, "runtime_memory_%s" % name, "Bytes", used[key])
         stats = _object(report, "execution_stats")
         for kind, count in _object(stats, "error_summary").items():
             _add(values, "execution_errors_%s" % kind, "Count", count)

@@ -58,6 +58,13 @@ def test_application_has_cores_memory_latencies_and_errors() -> None:
     assert not [key for key in found if key[0].startswith("device_latency")], "null: no model was executed"
 
 
+def test_memory_of_devices_has_its_older_and_newer_name() -> None:
+    """`neuron_device` as documented; `device` as an inf2.xlarge with runtime 2.30 printed it."""
+    text = json.dumps(report(runtime("train", 0), devices=0))
+    older, newer = (series(made(json.loads(each))[0]) for each in (text, text.replace('"neuron_device":', '"device":')))
+    assert older == newer and older["runtime_memory_neuron_device", *WHERE] == 2000
+
+
 def test_runtimes_without_the_tag_are_one_series() -> None:
     """Counts and memory add up; each latency stays a value."""
     found = series(made(report(runtime("a", 0), runtime("b", 1, host=5, errors=1, latency=0.5)))[0])

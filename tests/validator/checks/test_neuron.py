@@ -96,6 +96,8 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
         neuron.test_monitor_reports_every_device, WHOLE, {"timeout*": REPORT.replace('"error": ""', '"error": "lost"')},
         "FAIL", "'error': 'lost'",
     ),
+    # An inf2.xlarge with runtime 2.30 (test data of a public profiler, DLAMI 20260227) prints no `error` there.
+    (neuron.test_monitor_reports_every_device, WHOLE, {"timeout*": REPORT.replace(', "error": ""', "")}, "PASS", ""),
     (
         neuron.test_monitor_reports_every_device, WHOLE, {"timeout*": (0, "", "")}, "FAIL",
         "neuron-monitor printed nothing within 60 s: no error",
