@@ -184,7 +184,7 @@ def remapped_rows(machine: Machine) -> Tuple[Any, List[Finding]]:
 def gpus(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Identity, ECC errors, reasons of lower clocks and recovery action of each GPU."""
     document = _nvidia_smi(machine)
-    driver = document.findtext("driver_version", "")
+    driver = readings.driver_version(document)
     rows, findings = [], []  # type: List[Record], List[Finding]
     for gpu in document.iter("gpu"):
         row = {"pci": gpu.get("id", ""), "driver": driver}  # type: Record
@@ -1240,6 +1240,18 @@ def _measures_no_power(gpu: Any, draws: Iterable[Reading]) -> bool:
     """Whether a board has no sensor of its power: a display board, without ECC memory (Quadro P400, GTX 1070 Ti)."""
     absent = [reading for reading in draws if reading.text]
     return bool(absent) and all(r.state == ABSENT for r in absent) and read_word(gpu.findtext(_ECC)).state != KNOWN
+
+
+def driver_version(document: Any) -> str:
+    """The driver's version in a document of nvidia-smi; "" where it has none.
+
+    R610 follows it with `[Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]`.
+    """
+    for name in ("kmd_version", "driver_version"):
+        words = (document.findtext(name) or "").split()
+        if words and words[0][:1].isdigit():
+            return str(words[0])
+    return ""
 
 
 def mig_enabled(gpu: Any) -> bool:

@@ -163,6 +163,25 @@ def test_a_board_without_a_power_sensor_is_not_unknown(ecc: str, draw: str, unkn
     assert [path for path in readings.unknown_values(gpu) if "power" in path] == unknown
 
 
+# utkuozdemir/nvidia_gpu_exporter, capture of 610.57.04: the texts of -q; the element of the XML is derived.
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("<driver_version>580.105.08</driver_version>", "580.105.08"),
+        (
+            "<driver_version>610.57.04 [Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]"
+            "</driver_version><kmd_version>610.57.04</kmd_version>",
+            "610.57.04",
+        ),
+        ("<driver_version>610.57.04 [Deprecated; will be removed in CUDA 14.0]</driver_version>", "610.57.04"),
+        ("<driver_version>Not Found</driver_version>", ""),
+        ("", ""),
+    ],
+)
+def test_driver_version(text: str, version: str) -> None:
+    assert readings.driver_version(ElementTree.fromstring(f"<nvidia_smi_log>{text}</nvidia_smi_log>")) == version
+
+
 @pytest.mark.parametrize(
     ("architecture", "ecc", "required"),
     [

@@ -207,6 +207,18 @@ def _measures_no_power(gpu: Any, draws: Iterable[Reading]) -> bool:
     return bool(absent) and all(r.state == ABSENT for r in absent) and read_word(gpu.findtext(_ECC)).state != KNOWN
 
 
+def driver_version(document: Any) -> str:
+    """The driver's version in a document of nvidia-smi; "" where it has none.
+
+    R610 follows it with `[Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]`.
+    """
+    for name in ("kmd_version", "driver_version"):
+        words = (document.findtext(name) or "").split()
+        if words and words[0][:1].isdigit():
+            return str(words[0])
+    return ""
+
+
 def mig_enabled(gpu: Any) -> bool:
     """Whether a <gpu> is in MIG mode now."""
     return read_flag(gpu.findtext("mig_mode/current_mig")).is_set()

@@ -160,7 +160,7 @@ def boards(document: bytes) -> Tuple[List[Dict[str, Any]], bool]:
         value = "".join(text).strip()
         key = _ELEMENTS.get(name)
         if key == "driver":
-            driver["driver"] = value
+            driver["driver"] = value.partition(" ")[0]  # R610 adds that the element is deprecated
         elif gpus and value and not any(part in readings.FREE_TEXT for part in path):
             if readings.is_error(value):
                 if value != "Insufficient Permissions" or key:

@@ -155,12 +155,16 @@ def _line(gpu: Gpu) -> str:
 def _versions(root: str, own: str) -> str:
     loaded = driver.loaded_version(root)
     library = own.rsplit(".", 1)[0] if own.count(".") == 2 else own
-    rows = (
-        ("NVIDIA-SMI version", own),
-        ("NVML version", library),
-        ("DRIVER version", loaded),
-        ("CUDA Version", driver.cuda_version(own)),
-    )
+    rows = [("NVIDIA-SMI version", own), ("NVML version", library)]
+    if driver.branch(own) < 610:
+        rows += [("DRIVER version", loaded), ("CUDA Version", driver.cuda_version(own))]
+    else:  # a capture of 610.57.04
+        rows += [
+            ("DRIVER version", 'Deprecated, see "KMD version" instead'),
+            ("CUDA version", 'Deprecated, see "CUDA UMD version" instead'),
+            ("KMD version", loaded),
+            ("CUDA UMD version", driver.cuda_version(own)),
+        ]
     return "".join(title.ljust(20) + ": " + value + "\n" for title, value in rows)
 
 

@@ -13,6 +13,9 @@ CUDA_VERSION = {
     "570": "12.8",
     "575": "12.9",
     "580": "13.0",
+    "590": "13.1",
+    "595": "13.2",
+    "610": "13.3",
 }
 # First branch of the drivers whose `-q -x` names this DTD (telegraf#15279: 525.147.05; amazon-cloudwatch-agent#2146).
 SCHEMAS = ((580, "v13"), (525, "v12"), (0, "v11"))
