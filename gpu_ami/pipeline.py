@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -29,7 +28,7 @@ from gpu_ami.region import Session, SessionRequest, choose, provider, require_no
 from gpu_ami.report import certificate, document, page, page_machine, writer
 from gpu_ami.validate import (
     Proof,
-    carried,
+    ProofOptions,
     cluster,
     host_proof,
     image_proof,
@@ -37,7 +36,6 @@ from gpu_ami.validate import (
     site_checks,
     validator_process,
 )
-from gpu_ami.validate.machines import restarts as restart
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
     from gpu_ami.observe import Observation
     from gpu_ami.release import bom
     from gpu_ami.release import comparison as comparisons
-    from gpu_ami.release import keys as release_keys
 
 # What decides how an image is judged, beside the checks of the site and the user.
 _SUITE = (Path(validator.__file__).parent, Path(image_proof.__file__).parent)
@@ -198,26 +195,6 @@ def _check_sources(plan: Plan, session: Session, wanted: bool) -> dict[str, Any]
 
 
 @dataclass(frozen=True)
-class ProofOptions:
-    """Options of a proof beside plan and AMI: instance types, the user's checks, options of the validator, restarts.
-
-    max_cost: US dollars that the run may cost, its builder included; None for no limit. earlier: a proof whose checks
-    need not run on what has not changed since. cancelled: set by another thread, it ends the proof. nodes: machines of
-    one type that work together. join: the cluster to be a node of; "" for one of the proof's own, None: not asked.
-    """
-
-    instance_types: Sequence[str] = ()
-    checks: Sequence[Path] = ()
-    options: Sequence[str] = ()
-    restarts: Sequence[str] = restart.RESTARTS
-    max_cost: float | None = None
-    earlier: carried.Earlier | None = None
-    cancelled: threading.Event | None = None
-    nodes: int = 1
-    join: str | None = None
-
-
-@dataclass(frozen=True)
 class BuildOptions:
     """Options of a build (build_stage)."""
 
@@ -230,12 +207,9 @@ class BuildOptions:
 class CertificateOptions:
     """Options of a certificate.
 
-    since: the proof that it goes on from, "" for none; trusted: keys one of which must have signed that one's
-    certificate. signers: keys that sign this one. scans: command lines of scanners; waivers: accept what they find.
+    signers: keys that sign it. scans: command lines of scanners; waivers: accept what they find.
     """
 
-    since: str = ""
-    trusted: Sequence[release_keys.TrustedKey] = ()
     signers: Sequence[Signer] = ()
     scans: Sequence[Sequence[str]] = ()
     waivers: Path | None = None
@@ -287,7 +261,7 @@ class ProofPlan:
             "image_files": self.image_files,
             "restarts": list(options.restarts),
             "checks": [str(path) for path in options.checks],
-            "validator_options": list(options.options),
+            "validator_options": list(options.validator_options),
             "expected_usd": self.expected.usd,
             "unknown_prices": list(self.expected.unknown),
             "max_cost": options.max_cost,
@@ -305,7 +279,7 @@ class ProofPlan:
             "image files": "checked" if self.image_files else "not checked: this place keeps no images",
             "restarts": ", ".join(options.restarts) or "none",
             "further checks": ", ".join(map(str, options.checks)) or "none",
-            "options": " ".join(options.options) or "none",
+            "options": " ".join(options.validator_options) or "none",
             "cost": self.expected.text,
             "limit": "none" if options.max_cost is None else f"{options.max_cost:g} USD (--max-cost)",
         }
@@ -357,8 +331,6 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, decided: P
     """plan.json + an AMI → report.json, junit.xml, evidence/, as it was decided."""
     session.region.note_use(ami, out)
     proof = _proof_of(plan, ami, out, session, decided.options)
-    for note in proof.carried.notes:
-        session.progress.note(note)
     files = _files_of(plan, ami, session)
     look = functools.partial(host_proof.check, proof, files.path) if files.path else None
     types = decided.instance_types
@@ -433,36 +405,13 @@ def _files_of(plan: Plan, ami: str, session: Session) -> host_proof.Files:
 
 
 def _proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> Proof:
-    """The proof of an AMI in the session's place, with the layers of its build and what an earlier proof has."""
+    """The proof of an AMI in the session's place, with the layers of its build."""
     plan_file, built = out / PLAN_FILE, _layers_of(ami, out)
     suite = layering.files_digest([*_SUITE, *site_checks(plan.document, plan_file), *asked.checks])
     return Proof(
-        plan.document,
-        plan_file,
-        session.place,
-        out,
-        session.progress,
-        asked.checks,
-        asked.options,
-        asked.restarts,
-        cancelled=asked.cancelled or threading.Event(),
-        max_cost=asked.max_cost,
-        spent=session.budget.spent,
-        layers=built,
-        suite=suite,
-        carried=_carried(plan, asked.earlier, built, suite),
-        nodes=asked.nodes,
-        join=asked.join,
-    )
-
-
-def _carried(
-    plan: Plan, earlier: carried.Earlier | None, built: Sequence[document.ReportLayer], suite: str
-) -> carried.Carried:
-    """The checks that need not run again; none without an earlier proof."""
-    if earlier is None:
-        return carried.NOTHING
-    return carried.carry_over(earlier, dict(plan.document), built, suite, layering.load_definition().max_age)
+        plan.document, plan_file, session.place, out, session.progress, asked,
+        spent=session.budget.spent, layers=built, suite=suite,
+    )  # fmt: skip
 
 
 def _layers_of(ami: str, out: Path) -> list[document.ReportLayer]:
@@ -474,25 +423,6 @@ def _layers_of(ami: str, out: Path) -> list[document.ReportLayer]:
         document.ReportLayer(str(row["name"]), str(row["digest"]), layering.roles_of(row["parts"]))
         for row in made.layers
     ]
-
-
-def find_earlier(
-    source: str, plan: Plan, place: Place, trusted: Sequence[release_keys.TrustedKey] = ()
-) -> carried.Earlier:
-    """The proof that `prove --changed` goes on from. UsageError names why it is refused.
-
-    source: a report, certificate, folder or AMI. trusted: keys one of which must have signed its certificate.
-    """
-    folder = carried.find(source)
-    if trusted:
-        from gpu_ami.release import verification
-
-        asked = verification.Requirements(certificate.REHEARSED)
-        findings, _ = verification.verify(folder, trusted, asked, runs.now())
-        for point in findings.refused:
-            raise UsageError(f"--since {source}: refused: {point.name}: {point.text}", hint=point.hint)
-    max_age = layering.load_definition().max_age
-    return carried.load(source, folder, image=plan.image, simulated=place.machines.simulated, max_age=max_age)
 
 
 def propose(
@@ -519,9 +449,6 @@ def prove(
     """All stages: recipe → plan → build → proof → certificate. The session ends before the certificate is written."""
     with opened as session:
         plan = plan_stage(recipe, overrides, out, session)
-        if certifying.since:
-            earlier = find_earlier(certifying.since, plan, session.place, certifying.trusted)
-            asked = replace(asked, earlier=earlier)
         decided = decide(plan, asked, session, building)
         made = build_stage(plan, out, session, **vars(building))
         require_rest(plan, decided, session)

@@ -187,8 +187,8 @@ _MAY_READ = {
     "answers_preflight": {"gpu_ami.build.builder", "gpu_ami.pipeline", "gpu_ami.plan.resolution", "gpu_ami.region"},
     # reports say it, and results of simulated hardware are compared with their like alone
     "simulated": {
-        "gpu_ami.commands.publish", "gpu_ami.pipeline", "gpu_ami.report.certificate", "gpu_ami.report.merge",
-        "gpu_ami.validate.carried", "gpu_ami.validate.golden", "gpu_ami.validate.proof",
+        "gpu_ami.commands.publish", "gpu_ami.report.certificate", "gpu_ami.report.merge", "gpu_ami.validate.golden",
+        "gpu_ami.validate.proof",
     },
     "hypervisor": {"gpu_ami.report.page", "gpu_ami.validate.proof"},
     # a cost is shown where there is one

@@ -24,6 +24,7 @@ from gpu_ami.region import SANDBOX, Region, Session, SessionRequest
 from gpu_ami.report import certificate
 from gpu_ami.sources.survey import Finding as SourceFinding
 from gpu_ami.sources.survey import ReadIndex
+from gpu_ami.validate import ProofOptions
 from tests.regions import NotingRegion
 from tests.report.examples import a_host, a_report
 from tests.validate.clusters.test_eks import Aws, a_cluster
@@ -287,7 +288,7 @@ def test_what_cannot_be_proven_is_refused_before_anything_is_built(
 ) -> None:
     monkeypatch.setattr(pipeline, "build_stage", lambda *_, **__: pytest.fail("built"))
     monkeypatch.setattr(pipeline, "_proof_of", lambda *_: pytest.fail("proven"))
-    options = pipeline.ProofOptions(**asked)
+    options = ProofOptions(**asked)
     file = RECIPE.with_name(f"{recipe}.yml")
     stages = (pipeline.BuildOptions(), pipeline.CertificateOptions())
     with pytest.raises(UsageError, match=re.escape(told)) as caught:
@@ -309,7 +310,7 @@ def test_a_cluster_is_examined_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch, row: Finding, error: type[GpuAmiError] | None
 ) -> None:
     """What only the place lacks would otherwise fail as a check of the image."""
-    plan, asked, seen = make_plan(EKS_RECIPE, ON_AWS), pipeline.ProofOptions(join="x"), list[Any]()
+    plan, asked, seen = make_plan(EKS_RECIPE, ON_AWS), ProofOptions(join="x"), list[Any]()
     opened = eks_session(x=a_cluster())
     monkeypatch.setattr(preflight, "examine_cluster", lambda *words: seen.append(words) or [row])
     notes = list[str]()
@@ -328,8 +329,8 @@ def test_a_cluster_is_not_examined_in_the_local_region_or_unasked(monkeypatch: p
     plan = make_plan(EKS_RECIPE, ON_AWS)
     monkeypatch.setattr(preflight, "examine_cluster", lambda *_: pytest.fail("examined"))
     local = eks_session(replace(ON_AWS, api=replace(ON_AWS.api, endpoint="http://127.0.0.1:9")), x=a_cluster())
-    pipeline.decide(plan, pipeline.ProofOptions(join="x"), local, pipeline.BuildOptions())
-    pipeline.decide(plan, pipeline.ProofOptions(), eks_session(), pipeline.BuildOptions())
+    pipeline.decide(plan, ProofOptions(join="x"), local, pipeline.BuildOptions())
+    pipeline.decide(plan, ProofOptions(), eks_session(), pipeline.BuildOptions())
 
 
 @pytest.mark.parametrize("billed", [True, False])
@@ -344,11 +345,11 @@ def test_expected_cost_is_noted_where_machines_are_billed_and_bounded_everywhere
         cloud=None,
         region=SimpleNamespace(images=None),
     )
-    pipeline.decide(plan, pipeline.ProofOptions(), session, pipeline.BuildOptions())
+    pipeline.decide(plan, ProofOptions(), session, pipeline.BuildOptions())
     assert len(notes) == (2 if billed else 0)
     assert not billed or "one that hangs runs until `gpu-ami sweep` (no dead_man_role)" in notes[1]
     with pytest.raises(UsageError, match="--max-cost"):
-        pipeline.decide(plan, pipeline.ProofOptions(max_cost=0.01), session, pipeline.BuildOptions())
+        pipeline.decide(plan, ProofOptions(max_cost=0.01), session, pipeline.BuildOptions())
 
 
 def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +359,7 @@ def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest
     builder = plan["build"]["instance_type"]
     limits: list[float] = []
     own = session()
-    decided = pipeline.decide(plan, pipeline.ProofOptions(), own)
+    decided = pipeline.decide(plan, ProofOptions(), own)
 
     def build(*_: Any, max_seconds: float, **__: Any) -> Any:
         limits.append(max_seconds)
@@ -374,16 +375,16 @@ def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest
     pipeline._build_within(plan, tmp_path, own, tmp_path, None)  # half of what is left
     assert own.budget.spent == pytest.approx(1.5)
     with pytest.raises(UsageError, match=r"the build has cost 1\.50 USD"):
-        pipeline.require_rest(plan, replace(decided, options=pipeline.ProofOptions(max_cost=2.0)), own)
+        pipeline.require_rest(plan, replace(decided, options=ProofOptions(max_cost=2.0)), own)
 
 
 def test_the_machines_of_a_proof_may_cost_what_the_builder_left(tmp_path: Path) -> None:
     own = session()
     own.budget.spent = 1.5
     plan = pipeline.plan_stage(RECIPE, [], tmp_path, own)
-    asked = pipeline.ProofOptions(max_cost=2.0, nodes=2)
+    asked = ProofOptions(max_cost=2.0, nodes=2)
     proof = pipeline._proof_of(plan, "ami-1", tmp_path, own, asked)
-    assert (proof.max_cost, proof.spent, proof.nodes) == (2.0, 1.5, 2)
+    assert (proof.options.max_cost, proof.spent, proof.options.nodes) == (2.0, 1.5, 2)
 
 
 def test_a_builder_that_costs_too_much_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +405,7 @@ def test_a_builder_that_costs_too_much_is_ended(tmp_path: Path, monkeypatch: pyt
 
 def test_what_will_be_proven_is_decided_before_anything_is_launched() -> None:
     plan = make_plan(RECIPE, AWS)
-    options = pipeline.ProofOptions(["g5.12xlarge"], restarts=("reboot",), max_cost=50.0)
+    options = ProofOptions(["g5.12xlarge"], restarts=("reboot",), max_cost=50.0)
     decided = pipeline.decide(plan, options, session(), pipeline.BuildOptions())
     shown = decided.to_json()
     assert (shown["instance_types"], shown["restarts"], shown["nodes"]) == (["g5.12xlarge"], ["reboot"], 1)

@@ -43,7 +43,6 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--after", metavar="RESTART", help="the host was restarted: run only the checks that must hold after it"
     )
-    group.addoption("--carried", metavar="FILE", type=Path, help="ids, one a line, of checks that an earlier proof has")
     group.addoption(
         "--nodes", metavar="FILE", type=Path, help="machines that work together: run only the checks of tier T4"
     )
@@ -109,9 +108,6 @@ def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument |
         _keep(config, items, lambda item: marker_of(item, "offline") is None or _is_offline(item))
     if after:
         _keep(config, items, lambda item: marker_of(item, "survives") is not None)
-    if config.getoption("carried"):
-        carried = set(config.getoption("carried").read_text(encoding="utf-8").splitlines())
-        _keep(config, items, lambda item: describe(item).id not in carried)
     if only:
         _keep(config, items, lambda item: tier_of(item) == only)
 

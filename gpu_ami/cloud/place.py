@@ -20,7 +20,7 @@ from typing import Any
 from gpu_ami.cloud import aws_errors
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import lines_of, located, read_yaml
-from validator.schema import Choice, Flag, Integer, Keys, ListOf, MapOf, Mistake, Text
+from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
 
 
 def with_session_credentials(place: Place) -> Place:
@@ -201,8 +201,7 @@ class Place:
     role in which EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does.
     log_groups: where a proof's machines send their logs: `proof` (groups of its own, removed afterwards) or
     `production` (the plan's). deadlines: seconds that override variables/facts/deadlines.yml: boot_seconds,
-    stop_seconds, arrival_seconds. certify_carried: whether a certificate of level `certified` may have checks that were
-    carried over from an earlier proof (docs/layers.md). expect_launch: callback(source_ami), called when Packer starts.
+    stop_seconds, arrival_seconds. expect_launch: callback(source_ami), called when Packer starts.
     image_days: an AMI that is built there expires after so many days unless it is published; 0: never.
     """
 
@@ -222,7 +221,6 @@ class Place:
     mirror: Mirror | None = None
     log_groups: str = "proof"
     deadlines: Mapping[str, int] = field(default_factory=dict)
-    certify_carried: bool = False
     image_days: int = 0
     conditions: str = ""
     expect_launch: Callable[[str], object] = field(default=lambda _image_id: None, repr=False, compare=False)
@@ -310,7 +308,6 @@ _GRAMMAR = Keys(
         ),
         "guest_endpoint": _URL,
         "log_groups": Choice(LOG_GROUPS),
-        "certify_carried": Flag(),
         "image_days": Integer(1, 3650, "days"),
         "deadlines": Keys({f"{name}_seconds": Integer(1, 86400, "seconds") for name in ("boot", "stop", "arrival")}),
         "dead_man_role": _like(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", "a role's ARN"),

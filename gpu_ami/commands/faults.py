@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
     from gpu_ami.region import Session
-    from gpu_ami.validate import Proof
+    from gpu_ami.validate import Proof, ProofOptions
 
 _EPILOG = """\
 Boots the image once and runs a clean proof, then injects each fault of gpu_ami/faults/definitions/*.yml in turn, runs
@@ -116,7 +116,8 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
             session.region.prepare(plan.document)  # packages that some faults install
         options = [BUSY, *stages.golden_folders()]  # a fault may slow the machine down
         options += [f"--waivers={args.waivers}"] if args.waivers else []
-        planned_proof = Proof(plan.document, out / PLAN_FILE, session.place, out / "faults", progress, options=options)
+        asked = ProofOptions(validator_options=options)
+        planned_proof = Proof(plan.document, out / PLAN_FILE, session.place, out / "faults", progress, asked)
 
         def fresh() -> AbstractContextManager[FaultSession]:
             return _booted(session, plan, ami, kind, planned_proof)

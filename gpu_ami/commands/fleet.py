@@ -195,11 +195,16 @@ def _check(args: argparse.Namespace, task: Attachment, plan: Plan, run: Any) -> 
     from gpu_ami.cloud import login
     from gpu_ami.fleet import condition as conditions
     from gpu_ami.plan import PLAN_FILE
-    from gpu_ami.validate import Proof, Target
+    from gpu_ami.validate import Proof, ProofOptions, Target
 
     out, place = options.existing_plan(args.out), task.cloud.place
     shared = Proof(
-        plan.document, out / PLAN_FILE, place, out / "fleet", task.progress, options=["-k", conditions.SELECTION]
+        plan.document,
+        out / PLAN_FILE,
+        place,
+        out / "fleet",
+        task.progress,
+        ProofOptions(validator_options=["-k", conditions.SELECTION]),
     )
     user = args.ssh_user or plan.document["os"]["ssh_user"]
     interface = place.login.ssh_interface

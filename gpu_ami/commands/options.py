@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpu_ami.release import image_description
     from gpu_ami.report import Report
     from gpu_ami.report import certificate as certificates
+    from gpu_ami.validate import ProofOptions
 
 _MOST_NODES = 64
 LAYERS = ("none", "auto", "all")  # of gpu_ami.build.layering
@@ -307,6 +308,21 @@ def restarts(args: argparse.Namespace) -> tuple[str, ...]:
     if args.restarts is None:
         return () if getattr(args, "select", None) else RESTARTS
     return parse(args.restarts)
+
+
+def proof_options(args: argparse.Namespace) -> ProofOptions:
+    """What the arguments of a command that proves an AMI ask for. UsageError as of `validator_options`, `restarts`."""
+    from gpu_ami.validate import ProofOptions
+
+    return ProofOptions(
+        instance_types=args.instance_type,
+        checks=args.checks,
+        validator_options=validator_options(args),
+        restarts=restarts(args),
+        max_cost=args.max_cost,
+        nodes=args.nodes,
+        join=args.join,
+    )
 
 
 def validator_options(args: argparse.Namespace) -> list[str]:

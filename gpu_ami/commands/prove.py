@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from gpu_ami.observe import Observation
     from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
-    from gpu_ami.release import keys as release_keys
 
 _EPILOG = """\
 Plans, builds, boots the AMI on every instance type, checks it and writes the certificate, all in OUT. An AMI that the
@@ -26,7 +25,6 @@ examples:
   gpu-ami prove variables/recipes/debian12-gpu.yml
   gpu-ami prove variables/recipes/debian12-gpu.yml --set telemetry.profile=graphics
   gpu-ami prove variables/recipes/debian12-gpu.yml --where aws.yml
-  gpu-ami prove variables/recipes/debian12-gpu.yml --layers auto --changed    only checks that a change affects
   gpu-ami prove variables/recipes/debian12-gpu.yml --where aws.yml --dry-run    machines, cost; launches nothing
   gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    faster; UNPROVEN, no certificate, exit code 7
   gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge    a shard: exit code 0, gpu-ami merge
@@ -59,12 +57,6 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--fresh", action="store_true", help="build again even if this plan has an AMI")
     stages.add_layers(parser)
     stages.add_builder(parser)
-    text = "run only the checks that a change since an earlier proof can affect (docs/layers.md)"
-    parser.add_argument("--changed", action="store_true", help=text)
-    text = "the earlier proof of --changed: a report.json, its folder, or a proven AMI (default: the last one in OUT)"
-    parser.add_argument("--since", metavar="PROOF", help=text)
-    text = "public key that must have signed the certificate of --since (repeatable)"
-    parser.add_argument("--since-key", action="append", default=[], metavar="KEY", help=text)
     stages.add_no_source_check(parser)
     stages.add_where(parser)
     stages.add_agent_package(parser)
@@ -84,17 +76,11 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from dataclasses import replace
-
     from gpu_ami import pipeline
     from gpu_ami.recipes import find_recipe
     from gpu_ami.region import SessionRequest
     from gpu_ami.report import writer
 
-    if (args.since or args.since_key) and not args.changed:
-        raise UsageError(
-            "--since and --since-key require --changed", hint="gpu-ami prove RECIPE --changed --since PROOF"
-        )
     stages.check_nodes(args)
     stages.read_manifest(args)
     if bool(args.ami) == bool(args.recipe):
@@ -104,10 +90,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return _prove_observed(args, progress)
     recipe = find_recipe(args.recipe)
     deadlines = stages.deadlines(args)
-    options = stages.validator_options(args)
-    asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
-    asked = replace(asked, nodes=args.nodes, join=args.join)
-    signers, scans, trusted = stages.signers(args), stages.scans(args), _keys(args)
+    asked = stages.proof_options(args)
+    signers, scans = stages.signers(args), stages.scans(args)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
@@ -120,8 +104,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
     opened = pipeline.open_session(request, progress)
     building = pipeline.BuildOptions(args.fresh, not args.no_source_check, layered)
-    since = (args.since or str(out)) if args.changed else ""
-    certifying = pipeline.CertificateOptions(since, trusted, signers, scans, args.waivers)
+    certifying = pipeline.CertificateOptions(signers, scans, args.waivers)
     if args.dry_run:
         decided = pipeline.propose(recipe, overrides, opened, asked, building)
         return Outcome(decided.text(), decided.to_json())
@@ -132,15 +115,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 # Options of a build: an AMI that is there is not built.
 _OF_BUILDS = (
-    ("overrides", "--set"), ("fresh", "--fresh"), ("changed", "--changed"), ("no_source_check", "--no-source-check"),
+    ("overrides", "--set"), ("fresh", "--fresh"), ("no_source_check", "--no-source-check"),
     ("agent_package", "--agent-package"), ("dry_run", "--dry-run"),
 )  # fmt: skip
 
 
 def _prove_observed(args: argparse.Namespace, progress: Progress) -> Outcome:
     """An AMI that others built: observed, booted, judged by every check that means something for any image."""
-    from dataclasses import replace
-
     from gpu_ami import pipeline
     from gpu_ami.commands import observe
     from gpu_ami.plan import PLAN_FILE, Plan
@@ -151,10 +132,9 @@ def _prove_observed(args: argparse.Namespace, progress: Progress) -> Outcome:
     named = [option for name, option in _OF_BUILDS if getattr(args, "set" if name == "overrides" else name, None)]
     if named:
         raise UsageError(f"{', '.join(named)}: for a recipe, not for --ami", hint="the AMI is taken as it is found")
-    deadlines, options = stages.deadlines(args), stages.validator_options(args)
-    asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
-    asked = replace(asked, nodes=args.nodes, join=args.join)
-    certifying = pipeline.CertificateOptions("", (), stages.signers(args), stages.scans(args), args.waivers)
+    deadlines = stages.deadlines(args)
+    asked = stages.proof_options(args)
+    certifying = pipeline.CertificateOptions(stages.signers(args), stages.scans(args), args.waivers)
     out = args.out or Path("out") / args.ami
     request = SessionRequest(args.where, None, args.conditions, args.log_groups, deadlines)
 
@@ -172,12 +152,3 @@ def _prove_observed(args: argparse.Namespace, progress: Progress) -> Outcome:
     opened = pipeline.open_session(request, progress)
     report, certificate = pipeline.prove_observed(args.ami, out, opened, asked, certifying, write_plan)
     return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
-
-
-def _keys(args: argparse.Namespace) -> list[release_keys.TrustedKey]:
-    """The keys of --since-key. UsageError: one is no public key."""
-    if not args.since_key:
-        return []
-    from gpu_ami.release import keys
-
-    return keys.trusted(args.since_key, None)

@@ -15,11 +15,11 @@ from gpu_ami.errors import UsageError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from gpu_ami import pipeline
     from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
     from gpu_ami.region import Session
     from gpu_ami.report import Report
+    from gpu_ami.validate import ProofOptions
 
 _EPILOG = """\
 Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. report.json exists from the start of the proof; if the run
@@ -137,22 +137,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _request(
     args: argparse.Namespace, progress: Progress
-) -> tuple[Plan, Path, pipeline.ProofOptions, AbstractContextManager[Session]]:
+) -> tuple[Plan, Path, ProofOptions, AbstractContextManager[Session]]:
     """Plan, output folder, options of the proof, and the place that is opened for it."""
     from gpu_ami import pipeline
     from gpu_ami.plan import PLAN_FILE, Plan
     from gpu_ami.region import SessionRequest
 
     out = options.existing_plan(args.out)
-    proof_options = pipeline.ProofOptions(
-        args.instance_type,
-        args.checks,
-        options.validator_options(args),
-        options.restarts(args),
-        args.max_cost,
-        nodes=args.nodes,
-        join=args.join,
-    )
+    proof_options = options.proof_options(args)
     agent = options.agent_package(args, progress)
     request = SessionRequest(args.where, agent, log_groups=args.log_groups, deadlines=options.deadlines(args))
     return Plan.load(out / PLAN_FILE), out, proof_options, pipeline.open_session(request, progress)
@@ -187,7 +179,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
     from gpu_ami.region import running_place
-    from gpu_ami.validate import REBOOT, Proof, Target, host_proof, hosts
+    from gpu_ami.validate import REBOOT, Proof, ProofOptions, Target, host_proof, hosts
 
     plan = _plan_of(args)
     url = hosts.host_url(args.host)
@@ -203,10 +195,12 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report
             place,
             out,
             progress,
-            args.checks,
-            options.validator_options(args),
-            (REBOOT,) if args.reboot else (),
-            boot_seconds=options.deadlines(args).get("boot_seconds"),
+            ProofOptions(
+                checks=args.checks,
+                validator_options=options.validator_options(args),
+                restarts=(REBOOT,) if args.reboot else (),
+                boot_seconds=options.deadlines(args).get("boot_seconds"),
+            ),
         )
         target = Target(url, instance_type, args.instance_id, args.identity, args.known_hosts)
         return host_proof.prove_host(proof, run, target), out
@@ -228,7 +222,7 @@ def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Repor
     from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
-    from gpu_ami.validate import Proof, host_proof
+    from gpu_ami.validate import Proof, ProofOptions, host_proof
 
     plan = _plan_of(args)
     reason = host_proof.unusable(args.root)
@@ -237,8 +231,8 @@ def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Repor
     out = args.out or Path("out") / "files"
     out_lock.hold(out)
     plan_file = out / PLAN_FILE if plan else None
-    arguments = (None, out, progress, args.checks, options.validator_options(args))
-    files_proof = Proof(plan.document if plan else None, plan_file, *arguments)
+    asked = ProofOptions(checks=args.checks, validator_options=options.validator_options(args))
+    files_proof = Proof(plan.document if plan else None, plan_file, None, out, progress, asked)
     with runs.begin(home_dir(), "files") as run:
         check = functools.partial(host_proof.check, files_proof, args.root)
         return host_proof.prove_files(files_proof, run, check), out

@@ -75,8 +75,8 @@ class FaultSession:
     def prove(self, when: str) -> CleanProof:
         """Runs the whole proof; the first one also keeps evidence. Failed checks are false alarms."""
         started = time.monotonic()
-        options = [*self.proof.options, *(["--no-evidence"] if self.known else [])]
-        checks = dataclasses.replace(self.proof, options=options).check(self.target).checks
+        options = ["--no-evidence"] if self.known else []
+        checks = self.proof.check(self.target, options=options).checks
         checks = (*checks, *self._node_checks(self.proof))
         self.known = [check.id for check in checks if check.verdict != "UNPROVEN" and not check.waived]
         return CleanProof(when, len(checks), round(time.monotonic() - started, 1), _red(checks))
@@ -243,11 +243,10 @@ class FaultSession:
             raise NotReverted(message, details=error.details) from error
 
     def _red_with(self, *faults: Fault) -> dict[str, str]:
-        options = [*self.proof.options, *self.options(*faults)]
-        trial = dataclasses.replace(self.proof, out=self.proof.out / "trials" / faults[0].id, options=options)
-        checks = trial.check(self.target).checks
+        trial = dataclasses.replace(self.proof, out=self.proof.out / "trials" / faults[0].id)
+        checks = trial.check(self.target, options=self.options(*faults)).checks
         if any(fault.caught_by.startswith(catalogue.OF_A_NODE) for fault in faults):
-            checks = (*checks, *self._node_checks(dataclasses.replace(trial, options=self.proof.options)))
+            checks = (*checks, *self._node_checks(trial))
         if checks and all(_is_unreachable(check) for check in checks):
             raise NotJudged(checks[0].message)
         return _red(checks)
@@ -257,7 +256,9 @@ class FaultSession:
         if self.join is None:
             return ()
         folder = proof.evidence(dataclasses.replace(self.target, name="node"))
-        return proof.run_checks(self.target, folder, [*proof.options, f"--join={self.join}", "--no-evidence"]).checks
+        return proof.run_checks(
+            self.target, folder, [*proof.options.validator_options, f"--join={self.join}", "--no-evidence"]
+        ).checks
 
     def options(self, *faults: Fault) -> list[str]:
         """The validator's options for a trial of these faults: its deadline, and the checks that it skips."""

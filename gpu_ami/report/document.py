@@ -363,9 +363,9 @@ class Report:
     no_files: why tier T0 was not tried. incomplete: why the proof did not end ("" where it did). conditions: name and
     seed of what the local region did as AWS does (docs/conditions.md), "" for none. price_basis: of cost_usd.
     log_groups: to which the machines sent, and what was changed for it. layers: of the image, the lowest first, if its
-    build is known. suite: digest of the checks. certify_carried: the place lets a certificate of level `certified` have
-    checks that were carried over from an earlier proof. left_out: what a person left out on purpose, beside instance
-    types. hypervisor: what ran the machines, where the place says it; "" on AWS.
+    build is known. suite: digest of the checks. certify_carried: of releases till 0.2: the place let a certificate of
+    level `certified` have checks that were carried over from an earlier proof. left_out: what a person left out on
+    purpose, beside instance types. hypervisor: what ran the machines, where the place says it; "" on AWS.
     """
 
     plan: Mapping[str, object]

@@ -4,7 +4,6 @@ image_proof          boots an AMI on each instance type and runs the validator o
 host_proof           runs the validator on a host that gpu-ami did not launch, or on image files
 proof                what the hosts of a proof share: log groups, one pass of the checks and its progress; the report
 validator_process    the validator as a process: command line, deadline, results
-carried              checks that an earlier proof has: carried over where a change cannot have touched them
 recorder             keeps report.json on disk while a proof runs
 machines/            an instance: launch, boot, login, restarts, console
 cluster              the machines as nodes of a cluster: refusals, checks of tier TN
@@ -17,7 +16,18 @@ machine_group        several machines of one type: launch, boots, checks of tier
 """
 
 from gpu_ami.validate.machines import REBOOT, RESTARTS, parse
-from gpu_ami.validate.proof import BUSY, Proof, site_checks
+from gpu_ami.validate.proof import BUSY, Proof, ProofOptions, site_checks
 from gpu_ami.validate.validator_process import Target, collect, why_not_collected
 
-__all__ = ["BUSY", "REBOOT", "RESTARTS", "Proof", "Target", "collect", "parse", "site_checks", "why_not_collected"]
+__all__ = [
+    "BUSY",
+    "REBOOT",
+    "RESTARTS",
+    "Proof",
+    "ProofOptions",
+    "Target",
+    "collect",
+    "parse",
+    "site_checks",
+    "why_not_collected",
+]

@@ -60,7 +60,7 @@ def _check_host(proof: Proof, target: Target, host: HostRecord) -> None:
     write_text(pinned, f"{key.line}\n")
     target = replace(target, known_hosts=pinned)
     check_machine(proof, host, target)
-    if restarts.REBOOT in proof.restarts:
+    if restarts.REBOOT in proof.options.restarts:
         host.update(restarts=(restarts.REBOOT,))
         _reboot_host(proof, host, target)
     else:
@@ -77,7 +77,12 @@ def _reboot_host(proof: Proof, host: HostRecord, target: Target) -> None:
         with proof.progress.stage(f"{restarts.REBOOT} {target.url}", host.report.name):
             machine = parse_url(target.url, **known)
             back = login.reboot_host(
-                machine, proof.cancelled, target.instance_type, proof.boot_seconds, proof.progress.note, proof.units()
+                machine,
+                proof.options.cancelled,
+                target.instance_type,
+                proof.options.boot_seconds,
+                proof.progress.note,
+                proof.units(),
             )
     except MachineError as error:
         host.report = host.report.with_checks(restarts.not_back(restarts.REBOOT, error))

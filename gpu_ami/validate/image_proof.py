@@ -62,7 +62,7 @@ def prove_image(
         assert proof.plan  # an image is launched for a plan
         proven = Proven(proof.plan, ami, cloud, run, _tags(proof, cloud, run))
         clean_up = functools.partial(login.clean_up, run, on_leftover=note_leftover)
-        joining = stack.enter_context(cluster.opened(proven, proof.join, clean_up, proof.progress))
+        joining = stack.enter_context(cluster.opened(proven, proof.options.join, clean_up, proof.progress))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
         futures: list[Future[Any]] = []
         under_way = UnderWay()
@@ -88,12 +88,12 @@ def prove_image(
 
 def _end_at_limit(proof: Proof, recorder: Recorder) -> None:
     """CloudError when the machines have cost what --max-cost allows: the proof ends, with a report of what it has."""
-    if proof.max_cost is None:
+    if proof.options.max_cost is None:
         return
     spent = proof.spent + cost.spent_usd([host.machine_time for host in recorder.hosts if host.machine_time])
-    if spent >= proof.max_cost:
+    if spent >= proof.options.max_cost:
         raise CloudError(
-            f"--max-cost {proof.max_cost:g}: the machines have cost {spent:.2f} USD",
+            f"--max-cost {proof.options.max_cost:g}: the machines have cost {spent:.2f} USD",
             details=[*([f"{proof.spent:.2f} USD of it for the build"] if proof.spent else []), cost.basis()],
             hint="raise it, or prove fewer instance types (--instance-type)",
         )
@@ -114,7 +114,7 @@ class _Launcher:
     def boot(self) -> Boot:
         assert self.proof.plan  # an image is launched for a plan
         user = self.proof.plan["os"]["ssh_user"]
-        return Boot(self.cloud, self.run, user, self.proof.progress, self.proof.cancelled, self.proof.units())
+        return Boot(self.cloud, self.run, user, self.proof.progress, self.proof.options.cancelled, self.proof.units())
 
     def launched(self, host: HostRecord, placement_group: str = "") -> AbstractContextManager[list[str]]:
         """Ids of the proof's instances, terminated with the block; what cannot be is named in the host's report."""
@@ -141,16 +141,16 @@ class _Launcher:
             roles=roles,
             cluster=self.joining.cluster if self.joining else None,
             efa_interfaces=efa,
-            cancelled=self.proof.cancelled,
+            cancelled=self.proof.options.cancelled,
             on_attempt=note_attempt,
-            count=self.proof.nodes,
+            count=self.proof.options.nodes,
             placement_group=placement_group,
         )
         return launch.launched_together(self.cloud, machines, self.run, note_leftover)
 
     def placement_group(self) -> AbstractContextManager[str]:
         """The name of the placement group of the proof's machines, removed with the block; "" for a single machine."""
-        if self.proof.nodes == 1:
+        if self.proof.options.nodes == 1:
             return nullcontext("")
 
         def clean_up(remove: Callable[[], None]) -> None:
@@ -176,7 +176,8 @@ def _abandon(
     proof: Proof, recorder: Recorder, under_way: UnderWay, _: object, error: BaseException | None, __: object
 ) -> None:
     """After Ctrl-C: writes the report, then ends what the threads still do. Nothing else is left to end."""
-    proof.cancelled.set()  # before anything that may fail or be interrupted again: threads that wait end at once
+    # Before anything that may fail or be interrupted again: threads that wait end at once.
+    proof.options.cancelled.set()
     try:
         if error is not None:
             recorder.interrupted(error)
@@ -200,7 +201,7 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
     proof, instance_type = launcher.proof, host.report.instance_type
     try:
         with ExitStack() as stack:
-            if proof.cancelled.is_set():
+            if proof.options.cancelled.is_set():
                 raise MachineError(f"{instance_type} was not launched: the run was interrupted")
             with proof.progress.stage(f"launch {instance_type}", host.report.name):
                 group = stack.enter_context(launcher.placement_group())
@@ -289,15 +290,11 @@ def _prove_restarts(
     """Each restart in turn, whatever the checks have said so far, as long as there is a machine to restart."""
     gone = host.report.error.partition("\n")[0] if machine is None else ""
     for how in restarts.RESTARTS:
-        if proof.cancelled.is_set():
+        if proof.options.cancelled.is_set():
             return
-        earlier = proof.carried.of(host.report.name, how) if how in proof.restarts else ()
-        if earlier:
-            host.report = host.report.with_checks(*earlier)
-            continue
         refused = boot.cloud.cannot_stop(host.report.instance_id) if how == restarts.STOP_START else ""
-        if how not in proof.restarts or machine is None or refused:
-            reason = f"not tried: {gone or refused}" if how in proof.restarts else "not requested (--restarts)"
+        if how not in proof.options.restarts or machine is None or refused:
+            reason = f"not tried: {gone or refused}" if how in proof.options.restarts else "not requested (--restarts)"
             host.report = host.report.with_checks(restarts.not_done(how, reason))
             continue
         try:
@@ -315,7 +312,7 @@ def _prove_restart(proof: Proof, boot: Boot, host: HostRecord, machine: Machine,
         with proof.progress.stage(f"{how} {host.report.instance_type}", host.report.name):
             after = restart(boot, machine, how)
     except GpuAmiError as error:
-        if proof.cancelled.is_set():
+        if proof.options.cancelled.is_set():
             raise
         host.report = host.report.with_checks(restarts.not_back(how, error))
         return None

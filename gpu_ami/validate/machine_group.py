@@ -210,7 +210,7 @@ def check_all(  # noqa: PLR0913
     """
     folder = _evidence(proof, host, what, after)
     options = [
-        *proof.options,
+        *proof.options.validator_options,
         *([f"--after={after}"] if after else []),
         f"--{what}={file}",
         "--no-evidence",

@@ -13,14 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami import process
 from gpu_ami.cloud import Cloud, Place, log_groups, login, runs
 from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, counted
-from gpu_ami.files import write_text
 from gpu_ami.plan import cost, site_files
 from gpu_ami.progress import Progress
 from gpu_ami.report import (
@@ -36,7 +35,6 @@ from gpu_ami.report import (
     evidence_folder,
 )
 from gpu_ami.validate import validator_process
-from gpu_ami.validate.carried import NOTHING, Carried
 from gpu_ami.validate.machines import ImageUnits, Watch, deadlines, is_at_fault
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
@@ -134,18 +132,37 @@ class CheckOutput:
 
 
 _AGENT_INTERVAL = 60.0
-CARRIED_FILE = "carried.txt"  # ids of checks that do not run on a host, in its folder of the evidence
 IMAGE_FILES = "image-files"  # name and evidence folder of an image's files in a report
+
+
+@dataclass(frozen=True)
+class ProofOptions:
+    """Options of a proof beside plan and AMI.
+
+    checks: the user's own. validator_options: of the validator's command line. restarts: those that are done and
+    checked, of restarts.RESTARTS. max_cost: US dollars that the run may cost, its builder included; None for no limit.
+    nodes: machines of one type that work together. join: the cluster to be a node of; "" for one of the proof's own,
+    None: not asked. boot_seconds: deadline of a host's reboot; None: that of its instance type. cancelled: set by
+    another thread, it ends the proof.
+    """
+
+    instance_types: Sequence[str] = ()
+    checks: Sequence[Path] = ()
+    validator_options: Sequence[str] = ()
+    restarts: Sequence[str] = ()
+    max_cost: float | None = None
+    nodes: int = 1
+    join: str | None = None
+    boot_seconds: float | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
 
 
 @dataclass(frozen=True)
 class Proof:
     """What all hosts of one proof share.
 
-    plan: None for a host that is checked without one. restarts: those that are done and checked, of restarts.RESTARTS.
-    max_cost: US dollars after which the machines end. spent: what the run had cost before, its builder above all.
-    layers: of the image, if its build is known. suite: digest of the checks. carried: checks that an earlier proof has,
-    and that do not run.
+    plan: None for a host that is checked without one. spent: US dollars that the run had cost before, its builder above
+    all. layers: of the image, if its build is known. suite: digest of the checks.
     """
 
     plan: PlanDocument | None
@@ -153,18 +170,10 @@ class Proof:
     place: Place | None
     out: Path
     progress: Progress
-    checks: Sequence[Path] = ()
-    options: Sequence[str] = ()
-    restarts: Sequence[str] = ()
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    max_cost: float | None = None
+    options: ProofOptions = field(default_factory=ProofOptions)
     spent: float = 0.0
     layers: Sequence[ReportLayer] = ()
     suite: str = ""
-    carried: Carried = NOTHING
-    nodes: int = 1  # machines of one type that work together
-    boot_seconds: float | None = None  # deadline of a host's reboot; None: that of its instance type
-    join: str | None = None  # the cluster to be a node of; "" for one of the proof's own, None: not asked
     # Set once the image's files are judged: their evidence stands for them, and machines need not read all.
     files_judged: threading.Event = field(default_factory=threading.Event)
 
@@ -196,18 +205,13 @@ class Proof:
 
         MachineError: the host could not be checked; ChecksIncomplete has the checks that had ended.
         """
-        if self.cancelled.is_set():
+        if self.options.cancelled.is_set():
             raise MachineError(f"{target.url} was not checked: the run was interrupted")
         folder = self.evidence(target, after)
-        further = [*self.options, *([f"--after={after}"] if after else []), *options]
-        earlier = self.carried.of(target.instance_type or target.name, after)
-        if earlier:
-            write_text(folder / CARRIED_FILE, "".join(f"{record.id}\n" for record in earlier))
-            further.append(f"--carried={folder / CARRIED_FILE}")
+        further = [*self.options.validator_options, *([f"--after={after}"] if after else []), *options]
         if self.files_judged.is_set() and target.name != IMAGE_FILES and not after:
             further.append(f"--image-files={self.out / 'evidence' / IMAGE_FILES}")
-        results = self.run_checks(target, folder, further, on_start, after)
-        return replace(results, checks=(*results.checks, *earlier))
+        return self.run_checks(target, folder, further, on_start, after)
 
     def run_checks(
         self,
@@ -219,8 +223,8 @@ class Proof:
         more_seconds: float = 0.0,
     ) -> HostResults:
         """A validator process with these options, its files in `folder`. ChecksIncomplete, MachineError."""
-        checks = [*site_checks(self.plan, self.plan_file), *self.checks]
-        if self.join is not None:
+        checks = [*site_checks(self.plan, self.plan_file), *self.options.checks]
+        if self.options.join is not None:
             options = [BUSY, *options]
         command = validator_process.command_line(target, folder, self.plan_file, self.place, options, checks)
         environment = validator_process.environment(self.place)
@@ -322,12 +326,13 @@ def record_error(host: HostRecord, error: GpuAmiError) -> None:
 def _left_out(proof: Proof, reports: Sequence[HostReport]) -> tuple[LeftOut, ...]:
     """What the command line left out of the proof, beside instance types."""
     parts = []
-    if "-k" in proof.options:
-        parts.append(LeftOut(Part.CHECKS, "", f"-k {proof.options[list(proof.options).index('-k') + 1]!r}"))
+    options = list(proof.options.validator_options)
+    if "-k" in options:
+        parts.append(LeftOut(Part.CHECKS, "", f"-k {options[options.index('-k') + 1]!r}"))
     needed = dict.fromkeys(how for report in reports for how in report.restarts)
-    parts += [LeftOut(Part.RESTART, how, "--restarts") for how in needed if how not in proof.restarts]
+    parts += [LeftOut(Part.RESTART, how, "--restarts") for how in needed if how not in proof.options.restarts]
     roles = [str(role) for role in proof.roles]
-    if "--provoke-xid" not in proof.options and any(report.lacks_kernel_xid(roles) for report in reports):
+    if "--provoke-xid" not in options and any(report.lacks_kernel_xid(roles) for report in reports):
         parts.append(LeftOut(Part.KERNEL_XID, "", "without --provoke-xid"))
     return tuple(parts)
 
@@ -360,7 +365,6 @@ def assemble(
         price_basis=cost.basis() if any(report.machine_seconds for report in reports) else "",
         layers=tuple(proof.layers),
         suite=proof.suite,
-        certify_carried=place.certify_carried if place else False,
         left_out=_left_out(proof, reports),
         log_groups="" if offline else described(proof.plan, place, run, launched=bool(ami)),
     )

@@ -26,7 +26,7 @@ from gpu_ami.plan import Plan, cost, make_plan
 from gpu_ami.process import UnderWay
 from gpu_ami.progress import Progress
 from gpu_ami.report import document
-from gpu_ami.validate import cluster
+from gpu_ami.validate import ProofOptions, cluster
 from localregion import host, mirror
 from localregion.rehearsal import results
 from validator.plan_document import package_system
@@ -129,7 +129,7 @@ def _build_and_judge(candidate: Candidate, session: Session, options: Options) -
 
 
 def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Session, options: Options) -> Report:
-    asked = pipeline.ProofOptions(restarts=(), cancelled=options.cancelled.part())
+    asked = ProofOptions(restarts=(), cancelled=options.cancelled.part())
     if not candidate.row.instance_type:
         return pipeline.validate_files_stage(plan, made.ami, candidate.out, session, asked)
     join = "" if cluster.is_supported(plan.document, session.place) else None

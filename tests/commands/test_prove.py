@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +14,11 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.build import layering
-from gpu_ami.cloud import Place
 from gpu_ami.errors import BuildError
 from gpu_ami.plan import cost
 from gpu_ami.region import SessionRequest
-from gpu_ami.report import certificate, writer
 from gpu_ami.report.document import Report
-from tests.release import examples
+from gpu_ami.validate import ProofOptions
 from tests.report.examples import a_host, a_report
 
 RECIPE = Path(__file__).parents[2] / "variables" / "recipes" / "debian12-gpu.yml"
@@ -109,7 +107,7 @@ def test_options_reach_their_stages(stages: Stages, tmp_path: Path) -> None:
     assert stages.received["plan"][1:] == (["telemetry.profile=graphics"], tmp_path / "here")
     assert stages.received["build"][1] is True and stages.received["layered"] == layering.FROM_NOTHING
     asked = stages.received["validate"][2]
-    assert asked == pipeline.ProofOptions(["g5.12xlarge"], [], ["--provoke-xid"], ("reboot",), 25.0)
+    assert asked == ProofOptions(["g5.12xlarge"], [], ["--provoke-xid"], ("reboot",), 25.0)
     request = stages.received["session"]
     assert request == SessionRequest(
         Path("aws.yml"), conditions="throttling:7", deadlines={"boot_seconds": 1500}, layering=layering.FROM_NOTHING
@@ -154,7 +152,6 @@ def test_failed_build_closes_the_session_and_boots_nothing(stages: Stages, capsy
         ([str(RECIPE), "--set", "telemetry.profile=unknown"], "telemetry.profile"),
         ([str(RECIPE), "--restarts", "sometimes"], "expected reboot,stop-start, one of them, or none"),
         ([str(RECIPE), "--waivers", "absent.yml"], "absent.yml: no such file or folder"),
-        ([str(RECIPE), "--since", "out/old"], "--since and --since-key require --changed"),
     ],
 )
 def test_mistakes_are_reported_before_anything_starts(
@@ -165,43 +162,10 @@ def test_mistakes_are_reported_before_anything_starts(
     assert stages.calls == []
 
 
-def test_changed_goes_on_from_an_accepted_proof_alone(
-    stages: Stages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before anything is built; without --since from the last proof in the folder."""
-    session = SimpleNamespace(place=Place("aws", "us-east-1"))
-    plan = SimpleNamespace(image="debian12-gpu")
-    monkeypatch.setattr(pipeline, "open_session", lambda *_, **__: contextlib.nullcontext(session))
-    monkeypatch.setattr(pipeline, "plan_stage", lambda *_: plan)
-    assert cli.main(["prove", str(RECIPE), "--changed", "-q"]) == 2
-    assert "--since out/debian12-gpu: refused: missing: no report.json of it" in capsys.readouterr().err
-    report = replace(a_report(a_host()), finished="2020-01-01T00:00:00Z")
-    writer.write(report, Path("old"))
-    certificate.certify(report).write(Path("old"))
-    assert cli.main(["prove", str(RECIPE), "--changed", "--since", "old", "-q"]) == 2
-    assert "--since old: refused: other-image: it is of x, not of debian12-gpu" in capsys.readouterr().err
-    assert stages.calls == []
-
-
-def test_a_key_that_did_not_sign_the_earlier_proof(
-    stages: Stages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    session, plan = SimpleNamespace(place=Place("aws", "us-east-1")), SimpleNamespace(image="demo")
-    monkeypatch.setattr(pipeline, "open_session", lambda *_, **__: contextlib.nullcontext(session))
-    monkeypatch.setattr(pipeline, "plan_stage", lambda *_: plan)
-    examples.signed_folder(tmp_path / "old", tmp_path)
-    examples.signer(tmp_path, "other.key")
-    words = ["prove", str(RECIPE), "--changed", "--since", str(tmp_path / "old"), "-q", "--since-key"]
-    assert cli.main([*words, str(tmp_path / "other.key.pub")]) == 2
-    assert "refused: unknown-key" in capsys.readouterr().err
-    assert cli.main([*words, str(tmp_path / "release.key.pub")]) == 2  # its signature holds, its layers are not known
-    assert "refused: no-layers" in capsys.readouterr().err
-
-
 def test_a_dry_run_says_what_would_be_proven_and_starts_nothing(
     stages: Stages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    decided = pipeline.ProofPlan("x", pipeline.ProofOptions(nodes=2), ("g5.xlarge",), cost.Estimate(1.0, {}), False)
+    decided = pipeline.ProofPlan("x", ProofOptions(nodes=2), ("g5.xlarge",), cost.Estimate(1.0, {}), False)
     monkeypatch.setattr(pipeline, "propose", lambda *_: decided)
     assert cli.main(["prove", str(RECIPE), "--dry-run"]) == 0
     assert "machines        2 of each: g5.xlarge\n" in capsys.readouterr().out

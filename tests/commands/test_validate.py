@@ -15,18 +15,18 @@ from gpu_ami import cli, pipeline
 from gpu_ami.build import image
 from gpu_ami.commands import options
 from gpu_ami.errors import UsageError
-from gpu_ami.validate import REBOOT, RESTARTS, Proof, Target, host_proof
+from gpu_ami.validate import REBOOT, RESTARTS, Proof, ProofOptions, Target, host_proof
 from tests.report.examples import a_host, a_report
 from tests.validate.recorded import write_plan
 
 
 @pytest.fixture
-def validated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, pipeline.ProofOptions]]:
+def validated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, ProofOptions]]:
     """AMI and options of each proof; the proof's report has one failed check."""
     write_plan(tmp_path)
     made = ("aws", "eu-central-1", "r", "2026-01-01T00:00:00Z")
     image.Build("ami-1", ("snap-1",), "sha256:0", "sha256:1", *made).write(tmp_path)
-    proofs: list[tuple[str, pipeline.ProofOptions]] = []
+    proofs: list[tuple[str, ProofOptions]] = []
 
     @contextlib.contextmanager
     def open_session(*_: Any, **__: Any) -> Iterator[Any]:
@@ -44,7 +44,7 @@ def validated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str
 
 
 def test_ami_of_the_build_is_checked_unless_another_is_named(
-    validated: list[tuple[str, pipeline.ProofOptions]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    validated: list[tuple[str, ProofOptions]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["validate", str(tmp_path)]) == 1
     assert capsys.readouterr().out.endswith(f"FAIL: ami-1 → {tmp_path}/\n")
@@ -82,13 +82,13 @@ def test_an_ami_that_cannot_be_launched_is_refused(image: dict[str, str], messag
         options.require_image(cloud, "ami-1", "x86_64")
 
 
-def test_options_reach_the_proof(validated: list[tuple[str, pipeline.ProofOptions]], tmp_path: Path) -> None:
+def test_options_reach_the_proof(validated: list[tuple[str, ProofOptions]], tmp_path: Path) -> None:
     assert cli.main(["validate", str(tmp_path), "-q"]) == 1
     words = ["--instance-type", "g5.12xlarge", "-k", "efa", "--golden", str(tmp_path)]
     assert cli.main(["validate", str(tmp_path), "-q", *words]) == 1
     default, selected = (asked for _, asked in validated)
-    assert default == pipeline.ProofOptions([], [], [], RESTARTS)
-    assert selected == pipeline.ProofOptions(["g5.12xlarge"], [], [f"--golden={tmp_path}", "-k", "efa"], ())
+    assert default == ProofOptions([], [], [], RESTARTS)
+    assert selected == ProofOptions(["g5.12xlarge"], [], [f"--golden={tmp_path}", "-k", "efa"], ())
 
 
 def test_host_is_proven_by_its_address(
@@ -107,8 +107,8 @@ def test_host_is_proven_by_its_address(
     assert cli.main(["validate", *words, "--instance-type", "g5.xlarge"]) == 0
     ((proof, target),) = proofs
     assert target == Target("ssh://admin@10.0.0.7", "g5.xlarge", "i-1", Path("key"))
-    assert (proof.out, proof.plan, proof.restarts) == (Path("out/host"), None, (REBOOT,))
-    assert proof.boot_seconds == 900
+    assert (proof.out, proof.plan, proof.options.restarts) == (Path("out/host"), None, (REBOOT,))
+    assert proof.options.boot_seconds == 900
     assert capsys.readouterr().out.endswith("PASS: ami-1 → out/host/\n")
 
 
@@ -141,7 +141,7 @@ def test_what_validate_refuses(
 
 
 def test_deadlines_are_for_machines_that_are_launched(
-    validated: list[tuple[str, pipeline.ProofOptions]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    validated: list[tuple[str, ProofOptions]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["validate", str(tmp_path), "-q", "--deadline", "boot=900"]) == 1
     assert cli.main(["validate", str(tmp_path), "--deadline", "bot=900"]) == 2

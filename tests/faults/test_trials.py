@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,8 +49,8 @@ class Machine:
         self.red = self.breaks.get(text, self.red)
         return SimpleNamespace(rc=failure, stdout=b"", stderr=b"sh: 1: no such luck\n")
 
-    def check(self, proof: Proof, target: Target) -> Any:
-        self.options.append(list(proof.options))
+    def check(self, proof: Proof, target: Target, *, options: Sequence[str] = ()) -> Any:
+        self.options.append([*proof.options.validator_options, *options])
         return SimpleNamespace(checks=[a_record(name, FAIL if name in self.red else PASS) for name in self.checks])
 
 
@@ -64,7 +65,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def session(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FaultSession:
-    monkeypatch.setattr(Proof, "check", lambda proof, target: machine.check(proof, target))
+    monkeypatch.setattr(Proof, "check", lambda proof, target, options=(): machine.check(proof, target, options=options))
     monkeypatch.setattr(FaultSession, "_connect", lambda session: machine)
     made = FaultSession(Proof({"telemetry": {"interval_s": 10}}, None, None, tmp_path, Progress("quiet")), TARGET)
     assert dataclasses.replace(made.prove("first"), seconds=0.0) == CleanProof("first", len(CHECKS), 0.0)
@@ -117,7 +118,7 @@ def test_what_cannot_be_reverted_is_said(session: FaultSession, machine: Machine
 
 
 def test_an_interrupt_reverts_nothing(session: FaultSession, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Proof, "check", interrupted)
@@ -188,7 +189,7 @@ def test_a_waived_check_is_no_false_alarm_and_shows_no_fault(
     waiver = WaiverRecord("logs::test_alone", "ours listens", "team", "2027-01-31", {}, WaiverState.USED)
     failing = dataclasses.replace(a_record("logs::test_alone", FAIL), waived=waiver)
 
-    def check(_proof: Proof, _target: Target) -> Any:
+    def check(_proof: Proof, _target: Target, options: Sequence[str] = ()) -> Any:
         return SimpleNamespace(checks=[failing, a_record("boot::test_a", FAIL if machine.red else PASS)])
 
     monkeypatch.setattr(Proof, "check", check)
@@ -248,7 +249,7 @@ class Together(Machine):
 @pytest.fixture
 def several(session: FaultSession, monkeypatch: pytest.MonkeyPatch) -> Together:
     made = Together({"break it": {"boot::test_a"}, "break c": {"xid::test_xid"}}, checks=[*CHECKS, "boot::test_c"])
-    monkeypatch.setattr(Proof, "check", lambda proof, target: made.check(proof, target))
+    monkeypatch.setattr(Proof, "check", lambda proof, target, options=(): made.check(proof, target, options=options))
     monkeypatch.setattr(FaultSession, "_connect", lambda session: made)
     return made
 
@@ -334,7 +335,7 @@ def test_a_failed_revert_keeps_the_results_of_the_others(session: FaultSession, 
 def test_a_host_that_could_not_be_asked_shows_nothing(session: FaultSession, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"verdict": "UNPROVEN", "message": "transport error: it sent no SSH banner"}
     gone = SimpleNamespace(checks=[a_record(name, **fields) for name in CHECKS])
-    monkeypatch.setattr(Proof, "check", lambda proof, target: gone)
+    monkeypatch.setattr(Proof, "check", lambda proof, target, options=(): gone)
     trial = session.try_one(fault())
     assert (trial.outcome, trial.message) == ("not tried", fields["message"])
 

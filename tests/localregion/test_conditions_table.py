@@ -25,7 +25,7 @@ from gpu_ami.report.document import CORE, Report
 from gpu_ami.validate import image_proof
 from gpu_ami.validate.machines import restarts as restart
 from gpu_ami.validate.machines.machine import Boot, Machine
-from gpu_ami.validate.proof import Proof
+from gpu_ami.validate.proof import Proof, ProofOptions
 from gpu_ami.validate.validator_process import Target
 from localregion.api import conditions
 from localregion.backends import cloudwatch as metrics_backend
@@ -169,7 +169,9 @@ def prove(
         login=Login(ssh_port=SSH_PORT),
     )
     plan: Any = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
-    telling = TelemetryProof(plan, None, place, tmp_path / "out", Progress("quiet"), restarts=restart.RESTARTS)
+    telling = TelemetryProof(
+        plan, None, place, tmp_path / "out", Progress("quiet"), ProofOptions(restarts=restart.RESTARTS)
+    )
     telling.world = world
     telling.telemetry = CloudWatch("us-east-1", endpoint=endpoint)
     telling.telemetry.sleep = lambda seconds: time.sleep(seconds)

@@ -23,7 +23,7 @@ from gpu_ami.process import run
 from gpu_ami.progress import Progress
 from gpu_ami.region import SessionRequest
 from gpu_ami.report import HostReport, Report, certificate
-from gpu_ami.validate import Proof, host_proof
+from gpu_ami.validate import Proof, ProofOptions, host_proof
 from localregion import region
 from localregion.images import rootfs_layers, source_ami
 from localregion.images.source_ami import base_of
@@ -106,7 +106,14 @@ def _as_in_the_base(tree: Path, layers: tuple[Path, ...]) -> None:
 @pytest.fixture(scope="module")
 def report(image: Image) -> HostReport:
     """The checks of tier T0 on the image's files, as `gpu-ami validate --root` runs them."""
-    proof = Proof(image.plan.document, image.out / PLAN_FILE, None, image.out, Progress(mode="plain"), options=_CHECKS)
+    proof = Proof(
+        image.plan.document,
+        image.out / PLAN_FILE,
+        None,
+        image.out,
+        Progress(mode="plain"),
+        ProofOptions(validator_options=_CHECKS),
+    )
     return host_proof.check(proof, image.tree)
 
 
@@ -172,7 +179,7 @@ def booted(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Report:
     ami = source_ami.save(image.tree, "gpu-ami_debian12-distribution-real", home_dir(), Progress(mode="plain"))
     left_out = _NOT_OF_A_SANDBOX + (() if "cloudwatch_agent" in image.plan.document["roles"] else _OF_THE_AGENT)
     expression = " and ".join(f"not {name}" for name in left_out)
-    asked = pipeline.ProofOptions(["g5.12xlarge"], [checks], ("-k", expression), ())
+    asked = ProofOptions(["g5.12xlarge"], [checks], ("-k", expression))
     with pipeline.open_session(SessionRequest(), Progress(mode="plain")) as session:
         decided = pipeline.decide(image.plan, asked, session)
         return pipeline.validate_stage(image.plan, ami, image.out, session, decided)

@@ -15,7 +15,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.report.document import CORE, HostReport, Report
 from gpu_ami.validate import image_proof
 from gpu_ami.validate.machines.restarts import RESTARTS
-from gpu_ami.validate.proof import Proof
+from gpu_ami.validate.proof import Proof, ProofOptions
 from gpu_ami.validate.validator_process import Target
 from tests.report.examples import a_check
 from validator.results import HostResults
@@ -39,7 +39,7 @@ PLAN: Any = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
 
 
 def a_proof(tmp_path: Path, restarts: tuple[str, ...] = RESTARTS, **finds: dict[str, str]) -> Scripted:
-    made = Scripted(PLAN, None, None, tmp_path, Progress("quiet"), restarts=restarts)
+    made = Scripted(PLAN, None, None, tmp_path, Progress("quiet"), ProofOptions(restarts=restarts))
     made.finds = {name.replace("_", "-").removeprefix("first"): verdicts for name, verdicts in finds.items()}
     return made
 
@@ -118,7 +118,7 @@ time.sleep(600)
 
 
 def a_plain_proof(tmp_path: Path) -> Proof:
-    return Proof(PLAN, None, None, tmp_path, Progress("quiet"), restarts=RESTARTS)
+    return Proof(PLAN, None, None, tmp_path, Progress("quiet"), ProofOptions(restarts=RESTARTS))
 
 
 def wait_for(path: Path) -> None:

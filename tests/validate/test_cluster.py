@@ -18,6 +18,7 @@ from gpu_ami.report import document
 from gpu_ami.report.certificate import not_proven
 from gpu_ami.report.document import NO_CLUSTER, HostReport, Report
 from gpu_ami.validate import cluster
+from gpu_ami.validate.proof import ProofOptions
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
 from tests.report.examples import a_check
@@ -63,8 +64,8 @@ def a_join(tmp_path: Path, count: int = 1, found: Sequence[str] = ("PASS", "PASS
     made = a_proof(tmp_path, ())
     system = {"id": "ubuntu", "version": "24.04", "ssh_user": "ubuntu"}
     plan: Any = dict(made.plan or {}) | {"roles": [*ROLES, "node_parallelcluster"], "os": system} | NODE_PLAN
-    proof = Joining(plan, None, None, tmp_path, made.progress)
-    proof.finds, proof.nodes, proof.found, proof.join, proof.passes = {}, count, found, "", []
+    proof = Joining(plan, None, None, tmp_path, made.progress, ProofOptions(nodes=count, join=""))
+    proof.finds, proof.found, proof.passes = {}, found, []
     return proof
 
 
@@ -150,7 +151,7 @@ def test_ctrl_c_leaves_nothing(booted: None, tmp_path: Path, monkeypatch: pytest
         def press(*arguments: Any, **named: Any) -> Any:
             if moment == "first pass" or len(proof.passes) == ["join", "together"].index(moment):
                 os.kill(os.getpid(), signal.SIGINT)
-                proof.cancelled.wait(60)
+                proof.options.cancelled.wait(60)
             return real(*arguments, **named)
 
         return press
@@ -167,7 +168,7 @@ def test_ctrl_c_leaves_nothing(booted: None, tmp_path: Path, monkeypatch: pytest
 
 def test_without_join_the_tier_says_how_to_ask(booted: None, tmp_path: Path) -> None:
     proof = a_join(tmp_path)
-    proof.join = None
+    proof.options = ProofOptions()
     report = prove(proof, Tagged())
     assert not proof.passes and (tier(report)["verdict"], tier(report)["reason"]) == ("UNPROVEN", NO_CLUSTER)
     assert "--join" in NO_CLUSTER

@@ -14,6 +14,7 @@ import pytest
 from gpu_ami.cloud import ecs
 from gpu_ami.errors import CloudError
 from gpu_ami.report import document
+from gpu_ami.validate.proof import ProofOptions
 from gpu_ami.validate.validator_process import Target
 from tests.report.examples import a_check
 from tests.validate.scripted_proof import ROLES, Scripted, a_proof, prove_ami
@@ -50,8 +51,8 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def a_join(tmp_path: Path, join: str = "", during: Callable[[], object] = lambda: None) -> Joining:
     made = a_proof(tmp_path, ())
     plan: Any = dict(made.plan or {}) | {"roles": [*ROLES, "node_ecs"]} | ROLE
-    proof = Joining(plan, None, None, tmp_path, made.progress)
-    proof.finds, proof.join, proof.during = {}, join, during
+    proof = Joining(plan, None, None, tmp_path, made.progress, ProofOptions(join=join))
+    proof.finds, proof.during = {}, during
     return proof
 
 
@@ -90,7 +91,7 @@ def test_the_machine_leaves_before_it_ends(
 
 def test_without_join_the_node_is_in_no_cluster(booted: None, tmp_path: Path, cloud: Cluster) -> None:
     proof = a_join(tmp_path)
-    proof.join = None
+    proof.options = ProofOptions()
     prove_ami(proof, cloud, [KIND])
     assert of_ecs(cloud) == [] and "gpu-ami.run" not in cloud.launches[0].user_data
 
@@ -100,7 +101,7 @@ def test_ctrl_c_leaves_nothing(booted: None, tmp_path: Path, cloud: Cluster) -> 
 
     def press() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        proof.cancelled.wait(60)
+        proof.options.cancelled.wait(60)
 
     proof.during = press
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,14 +20,12 @@ from gpu_ami.progress import Progress
 from gpu_ami.report import certificate, document, writer
 from gpu_ami.report.document import COMES_BACK, CORE, HostReport, Report
 from gpu_ami.validate import image_proof, recorder
-from gpu_ami.validate.carried import Carried
 from gpu_ami.validate.machines import login
 from gpu_ami.validate.machines.machine import Machine
 from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, STOP_START
-from gpu_ami.validate.proof import Proof
+from gpu_ami.validate.proof import Proof, ProofOptions
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
-from tests.report.examples import a_check
 from tests.validate.conftest import World, a_boot, a_machine
 from tests.validate.scripted_proof import (
     PLAN,
@@ -42,7 +40,7 @@ from tests.validate.scripted_proof import (
     verdicts,
     wait_for,
 )
-from validator.results import CarriedOver, HostResults
+from validator.results import HostResults
 
 
 def prove(world: World, scripted: Scripted, gone: bool = False, joining: Any = None) -> HostReport:
@@ -145,7 +143,7 @@ def test_a_spot_instance_is_not_stopped(world: World, tmp_path: Path) -> None:
 
 def test_nothing_is_restarted_once_the_run_is_cancelled(world: World, tmp_path: Path) -> None:
     proof = a_proof(tmp_path)
-    proof.cancelled.set()
+    proof.options.cancelled.set()
     prove(world, proof)
     assert world.calls == []
 
@@ -287,7 +285,7 @@ def test_ctrl_c_while_a_thread_is_started_ends_its_machine_too(
                 raise KeyboardInterrupt
 
     def wait_for_login(proof: Proof, *_: object) -> None:
-        proof.cancelled.wait(60)
+        proof.options.cancelled.wait(60)
         if threading.current_thread() in workers[1:]:
             time.sleep(1.0)  # its machine is still there when a proof that does not wait for it has ended
 
@@ -315,7 +313,7 @@ def test_second_ctrl_c_while_the_report_is_written_ends_the_machines_too(
 
     def wait_for_login(proof: Proof, *_: object) -> None:
         ready.wait()
-        waited.append(proof.cancelled.wait(60))
+        waited.append(proof.options.cancelled.wait(60))
 
     def impatient(*_: object) -> None:
         raise KeyboardInterrupt
@@ -339,7 +337,7 @@ def test_a_proof_ends_when_its_machines_have_cost_the_limit(
     waiting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proof that hangs must not burn what it was not given; what it judged is in the report."""
-    cloud, limited = Ec2(), replace(a_plain_proof(tmp_path), max_cost=20.0)
+    cloud, limited = Ec2(), replace(a_plain_proof(tmp_path), options=ProofOptions(max_cost=20.0))
     journals = [tmp_path / "evidence" / name / "checks.jsonl" for name in TYPES]
 
     def spent(_times: object) -> float:
@@ -352,17 +350,3 @@ def test_a_proof_ends_when_its_machines_have_cost_the_limit(
     report = document.load(tmp_path / "report.json")
     assert "--max-cost 20" in report.incomplete and report.exit_code == 4
     assert [host.checks[0].id for host in report.hosts] == ["boot::test_it"] * 2
-
-
-def test_a_restart_that_an_earlier_proof_has_is_not_done(world: World, tmp_path: Path) -> None:
-    proof = a_proof(tmp_path)
-    first = CarriedOver("2026-01-01T00:00:00Z", "sha256:1", "ami-0", "driver", "sha256:2")
-    roles = ("boot", *CORE)
-    records = [a_check(role, id=f"{role}::test_it@{REBOOT}", after=REBOOT, carried=first) for role in roles]
-    records[0] = replace(records[0], id=f"{COMES_BACK}@{REBOOT}")
-    proof.carried = Carried({("g5.12xlarge", REBOOT): tuple(records)})
-    host = prove(world, proof)
-    assert f"after {REBOOT}" not in host.facts
-    assert f"after {STOP_START}" in host.facts
-    assert host.unproven_restarts(ROLES) == []
-    assert {check.id for check in host.checks if check.carried} == {record.id for record in records}

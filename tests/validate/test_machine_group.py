@@ -21,6 +21,7 @@ from gpu_ami.report.document import ONE_MACHINE, HostReport, Report
 from gpu_ami.validate import image_proof, machine_group, recorder
 from gpu_ami.validate.machines import console
 from gpu_ami.validate.machines.machine import Boot, Machine
+from gpu_ami.validate.proof import ProofOptions
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
 from tests.report.examples import a_check
 from tests.validate.conftest import a_machine
@@ -80,8 +81,8 @@ class Group(Scripted):
 
 def a_group(tmp_path: Path, count: int = 2, found: Sequence[str] = ("PASS", "PASS")) -> Group:
     made = a_proof(tmp_path, ())
-    group = Group(made.plan, None, None, tmp_path, made.progress)
-    group.finds, group.nodes, group.found = {}, count, found
+    group = Group(made.plan, None, None, tmp_path, made.progress, ProofOptions(nodes=count))
+    group.finds, group.found = {}, found
     return group
 
 
@@ -197,7 +198,7 @@ def test_ctrl_c_leaves_nothing(booted: None, tmp_path: Path, monkeypatch: pytest
     def press(real: Callable[..., Any]) -> Callable[..., Any]:
         def pressed(*arguments: Any, **named: Any) -> Any:
             os.kill(os.getpid(), signal.SIGINT)
-            proof.cancelled.wait(60)
+            proof.options.cancelled.wait(60)
             return real(*arguments, **named)
 
         return pressed

@@ -21,7 +21,7 @@ from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate import validator_process
 from gpu_ami.validate.machines import console, machine
 from gpu_ami.validate.machines.restarts import RESTARTS
-from gpu_ami.validate.proof import IMAGE_FILES, CheckOutput, check_files
+from gpu_ami.validate.proof import IMAGE_FILES, CheckOutput, ProofOptions, check_files
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
 from tests.validate.scripted_proof import TYPES, Ec2, a_plain_proof, a_proof, prove_ami, wait_for
@@ -56,7 +56,7 @@ def test_what_the_command_line_leaves_out_is_in_the_report(
     booted: None, tmp_path: Path, options: tuple[str, ...], restarts: tuple[str, ...], left_out: list[str]
 ) -> None:
     wanted = a_proof(tmp_path, restarts)
-    wanted.options = options
+    wanted.options = replace(wanted.options, validator_options=options)
     report = prove_ami(wanted, Ec2(), TYPES[:1])
     assert [str(part) for part in report.left_out] == left_out
     assert document.load(tmp_path / "report.json") == report
@@ -111,7 +111,7 @@ def test_validator_that_exceeds_its_deadline_leaves_what_it_judged(
     waiting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(validator_process, "HOST_SECONDS", 5.0)
-    wanted = replace(a_plain_proof(tmp_path), restarts=())
+    wanted = replace(a_plain_proof(tmp_path), options=ProofOptions())
     report = prove_ami(wanted, Ec2(), TYPES[:1])
     assert "did not complete within 5 s" in report.hosts[0].error and report.hosts[0].checks[0].id == "boot::test_it"
     assert report.exit_code == 4
@@ -153,7 +153,9 @@ def test_a_node_of_a_cluster_may_answer_later(
     tmp_path: Path, commands: list[list[str]], join: str | None, seconds: list[str]
 ) -> None:
     """It runs kubelet and containers beside the checks; a user's own option still wins."""
-    proof = replace(a_plain_proof(tmp_path), join=join, options=["--connect-timeout=90"])
+    proof = replace(
+        a_plain_proof(tmp_path), options=ProofOptions(join=join, validator_options=["--connect-timeout=90"])
+    )
     proof.check(Target("ssh://admin@10.0.0.4", TYPES[0]))
     found = [word for word in commands[0] if word.startswith("--connect-timeout")]
     assert found == [*seconds, "--connect-timeout=90"]

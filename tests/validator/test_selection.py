@@ -211,13 +211,3 @@ def test_the_raw_log_of_a_neuron_machine_is_judged_after_its_drill(tmp_path: Pat
 def test_only_the_selected_tier_runs(run: Run) -> None:
     checks = run(RESTARTED, "--tier=T0").document["checks"]
     assert [check["id"] for check in checks] == ["test_given::test_of_files"]
-
-
-def test_what_an_earlier_proof_has_does_not_run(run: Run, tmp_path: Path) -> None:
-    """By their whole ids: neither the other case of a check, nor the same check after a restart."""
-    listed = tmp_path / "carried.txt"
-    listed.write_text("test_given::test_stays[json]\ntest_given::test_of_files\n")
-    checks = run(RESTARTED, f"--carried={listed}").document["checks"]
-    assert [check["id"] for check in checks] == ["test_given::test_stays[raw-log]", "test_given::test_provokes"]
-    checks = run(RESTARTED, f"--carried={listed}", "--after=reboot").document["checks"]
-    assert "test_given::test_stays[json]@reboot" in [check["id"] for check in checks]

@@ -20,6 +20,7 @@ from gpu_ami.cloud import MachineTraits, Place, resources
 from gpu_ami.errors import BuildError, CloudError
 from gpu_ami.progress import Progress
 from gpu_ami.region import Session
+from gpu_ami.validate import ProofOptions
 from localregion import host
 from localregion.rehearsal import candidates
 from localregion.rehearsal import rehearse as rehearsing
@@ -41,7 +42,7 @@ class Region:
         self.images, self.calls = images, list[str]()
         self.report = a_report(offline(efa="PASS"))
         self.error: Exception | None = None
-        self.asked = pipeline.ProofOptions()
+        self.asked = ProofOptions()
 
     def build(self, plan: Any, _out: Path, session: Session, *, fresh: bool) -> SimpleNamespace:
         self.calls.append(f"build {plan.image} in run {bool(session.run.id)}, fresh {fresh}")
