@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import re
@@ -14,18 +13,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import botocore.session
 import pytest
 from botocore import endpoint
 from werkzeug.serving import BaseWSGIServer
 
 from gpu_ami import cli
-from tests import json_documents, slow
+from tests import aws_clients, json_documents, slow
 
 # jsonschema would make 38 grammars of IRIs with it, two seconds in each process; no schema here has an IRI.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
-# Every session of boto3 would read the API's models again, 100 ms for EC2's alone: here all share what one has read.
-botocore.session.create_loader = functools.cache(botocore.session.create_loader)
+aws_clients.share()
 # A server that is told to stop looks for that every 0.5 s if nothing else is said.
 for _server in (socketserver.BaseServer, BaseWSGIServer):
     _server.serve_forever.__defaults__ = (0.02,)

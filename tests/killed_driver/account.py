@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import random
 import signal
@@ -67,7 +69,10 @@ def draw(seed: int, changes: int, moments: int) -> list[Moment]:
 
 @dataclass
 class Drivers:
-    """Runs commands in processes of their own, of which one is killed at a moment. changes: of the last run."""
+    """Runs commands in processes of their own, of which one is killed at a moment. changes: of the last run.
+
+    folder, environment: of these processes.
+    """
 
     folder: Path
     environment: dict[str, str]
@@ -77,21 +82,25 @@ class Drivers:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.killed_driver.commands"], cwd=self.folder, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.environment,
-        )  # fmt: skip
 
     def run(self, line: str, moment: Moment | None = None) -> int:
         """The exit code of the first command that has another one than 0; -9 where the driver was killed."""
-        assert self.process.stdin and self.process.stdout
+        process = _forks_drivers()
+        assert process.stdin and process.stdout
         self.changes, self.moment = [], moment
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-        self.pid = int(self.process.stdout.readline())
-        code = int(self.process.stdout.readline())
-        self.pid = 0
-        return code
+        try:
+            asked = {"line": line, "folder": str(self.folder), "environment": self.environment}
+            process.stdin.write(f"{json.dumps(asked)}\n")
+            process.stdin.flush()
+            self.pid = int(process.stdout.readline())
+            return int(process.stdout.readline())
+        except BaseException:  # the next one would read this one's answer
+            process.kill()
+            process.wait()
+            _forks_drivers.cache_clear()
+            raise
+        finally:
+            self.pid = 0
 
     def note(self, action: str) -> None:
         """A change has been made, and is not answered yet."""
@@ -109,9 +118,14 @@ class Drivers:
         if self.pid == pid:
             os.kill(pid, number)
 
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
+
+@functools.cache
+def _forks_drivers() -> subprocess.Popen[str]:
+    """One process for all accounts: to import what commands need takes it 2 s of CPU. It ends with its input."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.killed_driver.commands"], cwd=ROOT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
 
 
 class Observer(Protocol):

@@ -1,11 +1,13 @@
-"""Reads command lines of `gpu-ami`, `a b;c d` to run one after the other, and forks a process for each line.
+"""Forks a process for each line that it reads, JSON: runs the commands `a b;c d` of `gpu-ami` one after the other.
 
-Says the process's id, and how it ended. What machines answer is scripted: they boot, restart and pass all checks.
+Their folder and environment are in the line. Says the process's id, and how it ended. What machines answer is scripted:
+they boot, restart and pass all checks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
@@ -97,12 +99,16 @@ def main() -> None:
     script_machines()
     assert Cloud  # what a command would import
     for line in sys.stdin:
+        asked = json.loads(line)
         pid = os.fork()
         if pid == 0:
+            os.chdir(asked["folder"])
+            os.environ.clear()
+            os.environ.update(asked["environment"])
             os.dup2(os.open("commands.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
             os.dup2(1, 2)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            codes = (cli.main(words.split()) for words in line.split(";"))
+            codes = (cli.main(words.split()) for words in asked["line"].split(";"))
             os._exit(next((code for code in codes if code), 0))
         print(pid, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.killed_driver import SPEED
@@ -88,6 +86,9 @@ def main(words: list[str]) -> int:
     variables = dict(word.removeprefix("-var=").split("=", 1) for word in words if word.startswith("-var="))
     (var_file,) = [word.removeprefix("-var-file=") for word in words if word.startswith("-var-file=")]
     plan = json.loads(Path(var_file).read_text())
+    import boto3  # not for its version, which is asked first
+    from botocore.config import Config
+
     config = Config(retries={"mode": "standard", "total_max_attempts": 10})
     ec2 = boto3.client("ec2", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1", config=config)
     try:

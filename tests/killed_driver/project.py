@@ -82,7 +82,6 @@ def project(folder: Path, conditions: str) -> Iterator[Project]:
         }  # fmt: skip
         (folder / "aws.yml").write_text(json.dumps(place))
         drivers = account.Drivers(folder, environment)
-        stack.callback(drivers.end)
         stack.enter_context(account.observed(drivers))
         yield Project(folder, home, stack.enter_context(moto_server()), drivers, world)
 
