@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from gpu_ami.recipes import load_facts
-from validator.transport import transcript
+from gpu_ami.validate.machine_group import known_of
+from validator.probes.cluster import mpi_jobs, nodes
+from validator.transport import transcript, transcript_values
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = ROOT / "validator" / "checks"
@@ -52,7 +54,6 @@ def plan_of(values: Any) -> dict[str, Any]:
 
 def _session(folder: Path, out: Path) -> None:
     from validator.results import HostResults
-    from validator.transport import transcript_values
 
     _trace_readings()
     values = transcript_values.load(folder)
@@ -63,8 +64,11 @@ def _session(folder: Path, out: Path) -> None:
         "-q", "-c", os.devnull, "--rootdir", str(CHECKS), "-p", "validator.plugin", "-p", "no:cacheprovider",
         "--no-evidence", "--serial", f"--hosts={host}", f"--plan={plan}", f"--results={results}", str(CHECKS),
     ]  # fmt: skip
+    if values.jobs:  # of several nodes: the checks of tier T4 alone
+        nodes.write(out / f"{folder.name}.nodes.json", known_of(_NODES, values.machine))
+        options.insert(-1, f"--nodes={out / f'{folder.name}.nodes.json'}")
     asked = _Asked()
-    status = pytest.main(options, plugins=[asked])
+    status = pytest.main(options, plugins=[asked, *([_Jobs(values)] if values.jobs else [])])
     if status not in (0, 1):
         raise SystemExit(f"{folder.name}: pytest ended with status {status}")
     rows = {}
@@ -108,6 +112,55 @@ class _Asked:
             if _check(test, folder) == check:
                 found.update(*(self.of_fixture.get(fixture, ()) for fixture in fixtures))
         return found == {True}
+
+
+_NODES = tuple(nodes.Node(f"node {number}", "") for number in range(2))
+
+
+class _Unrecorded:
+    """What a transcript does not have: to ask for it ends the check."""
+
+    def __iter__(self) -> Any:
+        pytest.skip(f"{transcript.NOT_IN}: the counters of the network")
+
+    def __getattr__(self, name: str) -> Any:
+        pytest.skip(f"{transcript.NOT_IN}: what a node does ({name})")
+
+
+class _Together(_Unrecorded):
+    def __init__(self, members: list[_Unrecorded]) -> None:
+        self.members = members
+
+
+class _Jobs:
+    """A pytest plugin with what nccl-tests printed on two nodes, in place of machines that would run it.
+
+    What the log does not have ends a check as with any transcript: the counters of the network, what a node answers.
+    """
+
+    def __init__(self, values: transcript_values.Values) -> None:
+        self.made: dict[str, Any] = {
+            "together": _Together([_Unrecorded() for _ in _NODES]),
+            "mpi": None,
+            "adapters": instance_type(values.machine)["efa_interfaces"],
+        }
+        self.values = values
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Any:
+        if Path(fixturedef.baseid).name != "several_nodes.py":
+            return None
+        name = fixturedef.argname
+        if name == "collectives":
+            test = os.environ.get("PYTEST_CURRENT_TEST", "")
+            transcript.trace.extend((test, job, not self.values.origins[f"job {job}"]) for job in self.values.jobs)
+            found: Any = {job: (mpi_jobs.read(text), "", _Unrecorded()) for job, text in self.values.jobs.items()}
+        elif name in self.made:
+            found = self.made[name]
+        else:
+            return None
+        fixturedef.cached_result = (found, fixturedef.cache_key(request), None)
+        return found if found is not None else self
 
 
 def _trace_readings() -> None:

@@ -52,6 +52,7 @@ _GROUP = frozenset(
         "units",
         "nodes",
         "programs",
+        "jobs",
     ]
 )
 _GPU_FOLDERS = ("/sys/bus/pci/devices", "/proc/driver/nvidia/gpus")
@@ -96,6 +97,7 @@ class Values:
     held: list[str] | None = None
     units: dict[str, dict[str, str]] = field(default_factory=dict)
     gpus: list[dict[str, Any]] | None = None
+    jobs: dict[str, str] = field(default_factory=dict)
     sources: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: dict[str, bool] = field(default_factory=dict)
 
@@ -308,6 +310,7 @@ class _Made:
         for command, output in group.get("commands", {}).items():
             values.commands[command] = _output(output)
         self._packages(group)
+        values.jobs.update(group.get("jobs", {}))
         for unit, state in group.get("units", {}).items():
             values.units.setdefault(unit, {}).update({key: str(value) for key, value in state.items()})
         for row in group.get("pci", ()):
@@ -493,6 +496,7 @@ def _subjects(group: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"entries of {folder}" for folder in group.get("listed", ()))
     yield from (name for name in group.get("packages", ()) if name != "complete")
     yield from (unit for unit in group.get("units", ()))
+    yield from (f"job {name}" for name in group.get("jobs", ()))
     yield from (f"/sys/bus/pci/devices/{row.split()[0]}" for row in group.get("pci", ()))
     yield from (f"/sys/class/infiniband/{name}" for name in group.get("rdma", ()))
     if "held" in group:

@@ -13,18 +13,26 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from validator.probes.cluster.nodes import Floor, Member, Together
 
+# `mpirun --tag-output` (Open MPI 4) puts it before each line, as the MPI operator of Kubernetes does.
+_TAG = r"(?:\[\d+,\d+\]<std(?:out|err)>:)?"
 # size, count, type, redop, root, then time, algbw, busbw, #wrong out of place and in place. all_gather has no redop.
 _ROW = re.compile(
-    r"^\s*(?P<size>\d+)\s+\d+\s+\S+\s+\S+\s+-?\d+"
+    rf"^{_TAG}\s*(?P<size>\d+)\s+\d+\s+\S+\s+\S+\s+-?\d+"
     r"\s+\S+\s+\S+\s+(?P<out_of_place>\S+)\s+(?P<wrong_out>\S+)\s+\S+\s+\S+\s+(?P<in_place>\S+)\s+(?P<wrong_in>\S+)\s*$"
 )
-_DEVICE = re.compile(r"^#\s+Rank\s+(?P<rank>\d+)\s.*\son\s+(?P<host>\S+)\s+device\s+\d+", re.MULTILINE)
+# Before nccl-tests 2.13: no root, and the largest relative error in place of #wrong; what is out of bounds is counted.
+_OLD_ROW = re.compile(
+    rf"^{_TAG}\s*(?P<size>\d+)\s+\d+\s+[a-z]\w+(?:\s+[a-z]\w+)?\s+[\d.]+\s+\S+\s+\S+\s+(?P<error_out>\S+)"
+    r"\s+[\d.]+\s+\S+\s+(?P<in_place>\S+)\s+(?P<error_in>\S+)\s*$"
+)
+_OUT_OF_BOUNDS = re.compile(rf"^{_TAG}# Out of bounds values : (\d+)", re.MULTILINE)
+_DEVICE = re.compile(rf"^{_TAG}#\s+Rank\s+(?P<rank>\d+)\s.*\son\s+(?P<host>\S+)\s+device\s+\d+", re.MULTILINE)
 _CHANNEL = re.compile(r"\[(?:send|receive)\] via (?P<transport>NET/\S+(?: Libfabric/\S+)?)")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<provider>[\w;-]+)")
 _NETWORK = re.compile(r"NCCL INFO Using network (?P<network>[^\r\n]+?)\s*$", re.MULTILINE)
@@ -77,12 +85,20 @@ def read(log: str) -> Output:
         for match in matches
     ]
     return Output(
-        tuple(rows),
+        tuple(rows) or tuple(_old_rows(log)),
         {int(match["rank"]): match["host"] for match in _DEVICE.finditer(log)},
         Counter(match["transport"] for match in _CHANNEL.finditer(log)),
         tuple(dict.fromkeys(match["provider"] for match in _PROVIDER.finditer(log))),
         tuple(dict.fromkeys(match["network"] for match in _NETWORK.finditer(log))),
     )
+
+
+def _old_rows(log: str) -> Iterator[Row]:
+    outside = _OUT_OF_BOUNDS.search(log)
+    wrong = int(outside[1]) if outside else None
+    for match in filter(None, map(_OLD_ROW.match, log.splitlines())):
+        counts = [None if _number(match[error]) is None else wrong for error in ("error_out", "error_in")]
+        yield Row(int(match["size"]), _number(match["in_place"]), *counts)
 
 
 def _number(text: str) -> float | None:

@@ -37,6 +37,39 @@ FLOOR = Floor(26.0, 2, 1 << 30, "aws-parallelcluster")
 MIB = 1 << 20
 
 
+# nccl-tests before 2.13, each line with mpirun's tag: after a public log of two p4d.24xlarge.
+OLD = """\
+[1,0]<stdout>:#   Rank  0 Pid     26 on worker-0 device  0 [0x10] A100-SXM4-40GB
+[1,0]<stdout>:#   Rank  1 Pid     25 on worker-1 device  0 [0x10] A100-SXM4-40GB
+[1,0]<stdout>:#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+[1,0]<stdout>:           8             2   float     sum    167.5    0.00    0.00  2e-07    167.1    0.00    0.00  1e-07
+[1,0]<stdout>:  1073741824     268435456   float     sum    61556   17.44   32.71  5e-07    61303   17.52   32.84  5e-07
+[1,0]<stdout>:# Out of bounds values : 0 OK
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "defects"),
+    [
+        (OLD, []),
+        (OLD.replace("float     sum", "float        "), []),  # all_gather has no redop
+        (OLD.replace(": 0 OK", ": 3 FAILED"), ["8 bytes: 6 wrong elements", "1073741824 bytes: 6 wrong elements"]),
+        (
+            OLD.replace("# Out of", "# Aut of"),
+            [f"{size} bytes: results were not compared (#wrong is no number)" for size in (8, 1 << 30)],
+        ),
+        (
+            OLD.replace("5e-07    61303", "  N/A    61303"),
+            ["1073741824 bytes: results were not compared (#wrong is no number)"],
+        ),
+    ],
+)
+def test_an_older_layout_is_read(log: str, defects: list[str]) -> None:
+    output = mpi_jobs.read(log)
+    assert mpi_jobs.result_defects(output, 2, 2) == defects
+    assert output.busbw_of_largest == 32.84
+
+
 def test_a_good_run_has_no_defects() -> None:
     output = mpi_jobs.read(GOOD)
     assert [row.size for row in output.rows] == [8, 1 << 30] and output.busbw_of_largest == 39.38
