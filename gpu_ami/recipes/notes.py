@@ -12,6 +12,12 @@ from gpu_ami.recipes import solver
 from gpu_ami.recipes.facts import Facts, Sources, branch
 from gpu_ami.recipes.rules import ResolveContext, accepted_notes, advisory_notes, bundled_plugin, unknown_layout
 
+_SECURE_BOOT = (
+    "Secure Boot: DKMS builds the driver's module on the builder and signs it, if at all, with a key that it makes "
+    "there. It does not load where Secure Boot is on; an AMI has it off unless it was registered with UEFI data "
+    "(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/uefi-secure-boot.html)"
+)
+
 
 def remark(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
     """Adds the notes to the plan."""
@@ -58,6 +64,7 @@ def _kernel_modules(context: ResolveContext, versions: Mapping[str, str], source
         sources.note(f"GSP stays on with the open kernel module; faults were reported on {', '.join(faulty)}: {source}")
     if context.flavour == "boot":
         sources.note("both kernel modules are in the image; which one is loaded is decided by the PCI id at boot")
+    sources.note(_SECURE_BOOT)
 
 
 def _network(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:

@@ -18,7 +18,14 @@ from tests.recipes.conftest import context
 def notes(of: ResolveContext, **versions: str) -> list[str]:
     sources = Sources()
     remark(of, versions, sources)
-    return sources.notes
+    return [note for note in sources.notes if not note.startswith("Secure Boot: ")]
+
+
+def test_a_plan_says_what_signs_the_module() -> None:
+    sources = Sources()
+    remark(context(types="g6.xlarge"), {"nvidia_driver": "580.178.04"}, sources)
+    (note,) = [note for note in sources.notes if note.startswith("Secure Boot: ")]
+    assert "DKMS builds the driver's module on the builder and signs it" in note
 
 
 def test_nothing_is_noted_of_supported_and_tested_versions() -> None:

@@ -286,6 +286,35 @@ def test_nothing_hides_gpus(host: Any, observe: Observe) -> None:
     observe.nothing(settings, "settings that hide GPUs")
 
 
+_SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+def secure_boot(host: Any) -> str:
+    """`on`, `off`, or `off: no UEFI variable`, by the firmware's variable: four bytes of attributes, then the state."""
+    shown = host.run(f"od -An -tu1 {_SECURE_BOOT}")
+    if shown.rc != 0:
+        return "off: no UEFI variable"
+    return "on" if shown.stdout.split()[4:5] == ["1"] else "off"
+
+
+@pytest.mark.needs("observed")
+def test_secure_boot_lets_the_module_load(host: Any, observe: Observe) -> None:
+    """Under Secure Boot the kernel has the key that signed the module: without it the driver does not load at boot."""
+    state = secure_boot(host)
+    signer = host.run("modinfo -F signer nvidia || modinfo -F signer nvidia-current").stdout.strip()
+    found = {"Secure Boot": state, "signer of nvidia": signer or "none"}
+    observe(found, "off, or a signer that the kernel knows")
+    if state != "on":
+        return
+    if not signer:
+        observe.fail("Secure Boot is on, and nobody signed the module nvidia: the kernel refuses it")
+    keys = output(host, "cat /proc/keys")
+    if f"{signer}:" not in keys:
+        observe.fail(
+            f"Secure Boot is on, and the module nvidia is signed by {signer}, which no keyring of the kernel has"
+        )
+
+
 @pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
 def test_module_on_disk_is_the_planned_one(

@@ -47,6 +47,7 @@ def resolved(text: str) -> dict[str, Any]:
          ["kernel"]),
         ("os: ubuntu2404, instance_types: [g6.xlarge], nvidia_driver: {version: '595'}, dcgm: {version: 5.0.0}",
          ["dcgm"]),
+        ("os: al2023, instance_types: [g6.xlarge], nvidia_driver: {version: '595.64'}", ["nvidia_driver"]),
         # On the kernel of Ubuntu's newest AMIs these do not build: an older series is planned.
         ("os: ubuntu2404, instance_types: [g6.xlarge], nvidia_driver: {version: 570.211.01}", []),
         ("os: ubuntu2204, instance_types: [p3.2xlarge], nvidia_driver: {version: '580', flavour: proprietary}", []),

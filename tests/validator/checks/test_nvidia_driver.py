@@ -313,3 +313,26 @@ REAL = transcript("nvidia_smi_without_driver")
 def test_real_programs_without_the_kernel_module(judge: Judge, check: Any, table: dict[str, Any], message: str) -> None:
     outcome = judge(check, table)
     assert (outcome.verdict, message in outcome.message) == ("FAIL", True), outcome
+
+
+EFI_ON = " 006   0   0   0   1\n"
+KEYS = (
+    "0a1b2c3d I------     1 perm 1f030000     0     0 asymmetri "
+    "Amazon Linux Secure Boot Signing: 8f3c X509.rsa 3a2b1c0d []\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("variable", "signer", "verdict", "message"),
+    [
+        ((1, ""), "", "PASS", ""),
+        (" 6 0 0 0 0\n", "", "PASS", ""),
+        (EFI_ON, "Amazon Linux Secure Boot Signing\n", "PASS", ""),
+        (EFI_ON, "", "FAIL", "nobody signed the module nvidia"),
+        (EFI_ON, "DKMS module signing key\n", "FAIL", "nvidia is signed by DKMS module signing key, which no keyring"),
+    ],
+)
+def test_secure_boot(judge: Judge, variable: Any, signer: str, verdict: str, message: str) -> None:
+    table = {"od *": variable, "modinfo*": signer, "cat /proc/keys": KEYS}
+    outcome = judge(driver.test_secure_boot_lets_the_module_load, table)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
