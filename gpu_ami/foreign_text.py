@@ -11,13 +11,19 @@ import re
 from typing import Any
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# Control characters, and marks that change the direction of writing: they could make a line read as another one.
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+# Control characters, and marks that change the direction of writing: they could make a line read as another one. Tags
+# (U+E0000 on) are shown by nobody, and read by programs that are given the text.
+_UNSEEN = (
+    "\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
+    "\U000e0000-\U000e007f"
 )
-# Workflow commands: GitHub reads `::name` at the begin of a line and `##[name]` anywhere, Azure Pipelines `##vso[`.
+_INVISIBLE = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
+_OF_JSON = re.compile(f"[{_UNSEEN}]")
+_LINES = re.compile(r"[ \t]*\n\s*")
+# Workflow commands: GitHub reads `::name` at the begin of a line and `##[name]` anywhere, Azure Pipelines `##vso[`,
+# TeamCity `##teamcity[`.
 _COMMAND_LINE = re.compile(r"(?m)^([ \t]*):(?=:)")
-_COMMAND = re.compile(r"##(?=\[|vso\[)")
+_COMMAND = re.compile(r"##(?=\[|vso\[|teamcity\[)")
 
 
 def visible(value: Any) -> Any:
@@ -36,16 +42,19 @@ def printed(text: str) -> str:
 def json_text(value: object, indent: int | None = None) -> str:
     """A value as JSON for a terminal or a CI log: the same value, with escapes for what those would obey."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    text = re.sub("[\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]", _escaped, text)
+    text = _OF_JSON.sub(_escaped, text)
     return _COMMAND.sub(r"\\u0023#", text)
 
 
 def _escaped(match: re.Match[str]) -> str:
-    return f"\\u{ord(match.group()):04x}"
+    return json.dumps(match.group())[1:-1]
 
 
 def markdown(value: Any) -> Any:
-    """A value for Markdown: visible, without live HTML, links and images."""
+    """A value within a line of Markdown: visible, without live HTML, links and images.
+
+    It stays on its line: on one of its own it could be a heading, a row of a table or the address of an image.
+    """
     if hasattr(value, "__html__"):
         return value
-    return str(visible(value)).replace("<", "&lt;").replace("](", "]\\(")
+    return _LINES.sub(" ", str(visible(value))).replace("<", "&lt;").replace("](", "]\\(")

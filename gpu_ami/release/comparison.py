@@ -332,7 +332,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
 
 def markdown(comparison: Comparison, heading: str = "") -> str:
     """For a release page or a pull request."""
-    lines = [f"# {heading or f'{comparison.before} → {comparison.after}'}"]
+    lines = [f"# {templating.cell(heading or f'{comparison.before} → {comparison.after}', 300)}"]
     for section in comparison.sections:
         if section.rows:
             lines += ["", f"## {section.title}", "", "| | before | after |", "|---|---|---|"]

@@ -446,5 +446,4 @@ def markdown(certificate: Certificate) -> str:
         tried_on=lambda check: tried_on.tried_with(check.id)[0],
         tried_summary=tried_on.summary(name for names in certificate.tried_on.values() for name in names),
         red=("FAIL", "FLAKY", "ERROR"),
-        json=lambda value: json.dumps(value, ensure_ascii=False, indent=1, default=str),
     )

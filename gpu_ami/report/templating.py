@@ -41,6 +41,7 @@ def _environment(is_markdown: bool) -> Environment:
     )
     filters: dict[str, Callable[..., Any]] = {
         "full": full, "short": short, "plural": plural, "cell": cell, "seconds": seconds,
+        "json_block": json_block,
     }  # fmt: skip
     environment.filters.update(filters)
     return environment
@@ -69,10 +70,18 @@ def short(value: object, most: int = SHORT) -> str:
 
 
 def cell(value: object, most: int = 120) -> str:
-    """A value as a cell of a Markdown table."""
+    """A value as a cell of a Markdown table, or within a line."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = " ".join(text.split()).replace("|", "\\|")
+    text = " ".join(str(foreign_text.markdown(text)).split()).replace("|", "\\|")
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def json_block(value: object) -> object:
+    """A value as a code block of Markdown, which no text in it ends."""
+    from markupsafe import Markup
+
+    text = foreign_text.json_text(value, indent=1).replace("`", "\\u0060").replace("<", "\\u003c")
+    return Markup(f"```json\n{text}\n```")
 
 
 def plural(count: int, noun: str) -> str:

@@ -7,13 +7,16 @@ import tarfile
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from gpu_ami.report import writer
+from gpu_ami.errors import UsageError
+from gpu_ami.report import Report, certificate, page, writer
 from tests.attacks.conftest import GpuAmi
-from tests.report.examples import a_check, a_host, a_report
+from tests.fuzz.test_changed_documents import places
+from tests.report.examples import a_check, a_host, a_report, everything
 
 pytestmark = pytest.mark.slow
 EVIL = "\x1b]0;x\x07\x9b2J\x00\n::set-output name=a::b\n##[error]x <img src=x onerror=y>"
@@ -61,10 +64,59 @@ def test_what_a_host_says_is_shown_and_not_obeyed(gpu_ami: GpuAmi, tmp_path: Pat
         said = done.stdout + done.stderr
         assert b"\x1b" not in said and b"\xc2\x9b" not in said and b"##[" not in said
         assert not any(line.lstrip().startswith(b"::") for line in said.splitlines())
-    for page in ("certificate.md", "summary.md", "report.html"):
-        if (tmp_path / page).exists():
-            assert "<img src=x" not in (tmp_path / page).read_text()
+    for name in ("certificate.md", "summary.md", "report.html"):
+        if (tmp_path / name).exists():
+            assert "<img src=x" not in (tmp_path / name).read_text()
     ElementTree.fromstring(writer.text(report))
+
+
+_RENDERED = "\n# x: certified\n| verdict | **PASS** |\n![i][r]\n[r]: http://evil/x.png\n"
+_UNSEEN = "\x1b\x9b\x00\u202e\u061c\u2028\ufff9\U000e0041\ud800"
+# What a report's names lead to: folders of evidence, machines of the plan.
+_NAMES = ("instance_type", "host", "evidence", "image", "verdict", "sha256")
+
+
+def evil_report() -> dict[str, Any]:
+    """A report that is read, in which every text that may be any text is an attack."""
+    document: dict[str, Any] = json.loads(json.dumps(everything().to_json()))
+    for *path, key in places(document):
+        parent: Any = document
+        for step in path:
+            parent = parent[step]
+        before = parent[key]
+        if isinstance(before, str) and key not in _NAMES:
+            parent[key] = f"{before}{EVIL}{_RENDERED}{_UNSEEN}</code><script>alert(1)</script>]]>```"
+            try:
+                Report.from_json(document)
+            except (ValueError, UsageError):
+                parent[key] = before
+    return document
+
+
+def test_no_page_of_a_report_obeys_it(tmp_path: Path) -> None:
+    """Every field at once, through every page: no heading, row, image, script or control character of it is live."""
+    document = evil_report()
+    assert json.dumps(document).count("alert(1)") > 150
+    report = Report.from_json(document)
+    statement = certificate.certify(report)
+    (tmp_path / "certificate.md").write_text(certificate.markdown(statement))
+    writer.write(report, tmp_path)
+    (tmp_path / "summary.md").write_text(writer.markdown(report, statement))
+    (tmp_path / "report.html").write_text(page.page(report, statement, [f"evidence/{EVIL}"]))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"certificate.md", "summary.md", "junit.xml", "report.html"} <= names, names
+    for path in tmp_path.iterdir():
+        text = path.read_text()
+        if path.suffix == ".json":  # read by programs
+            json.loads(text)
+            continue
+        assert not set(text) & set(_UNSEEN), path.name
+        assert "<script>alert" not in text and "<img src=x" not in text, path.name
+        if path.suffix == ".md":
+            lines = text.splitlines()
+            assert not [line for line in lines if line.startswith(("# x: certified", "| verdict | **PASS**", "[r]:"))]
+        if path.suffix == ".xml":
+            ElementTree.fromstring(text)
 
 
 def test_a_tar_that_names_an_endless_member_ends(gpu_ami: GpuAmi, tmp_path: Path) -> None:

@@ -183,3 +183,11 @@ def test_an_image_is_the_same_as_itself(tmp_path: Path) -> None:
     report = examples.write_folder(tmp_path)
     described = ImageDescription("a", plan=PLAN, report=report, inventory=read(examples.inventory(examples.SMI)))
     assert comparison.compare(described, described).is_empty
+
+
+def test_names_of_an_image_are_text_in_markdown() -> None:
+    """A package's name or a unit's file is the image's: release notes are a page of a web site."""
+    row = Row("<img src=x> ](x)\n# heading", "a|b", "")
+    shown = comparison.markdown(Comparison("<b>", "after\n# x", (comparison.Section("packages", (row,)),)))
+    assert "<" not in shown and "](x)" not in shown and "\n# x" not in shown and "\n# heading" not in shown
+    assert "a\\|b" in shown
