@@ -6,9 +6,11 @@ SIGKILL. A process that the holder starts (`VARIABLE` is in its environment) bel
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from pathlib import Path
 from typing import IO
@@ -26,7 +28,7 @@ def hold(out: Path) -> None:
     folder = out.resolve()
     if folder in _held or str(folder) in os.environ.get(VARIABLE, "").split(os.pathsep):
         return
-    handle = open(folder / _FILE, "a+")  # noqa: PTH123, SIM115  (kept until release)
+    handle = _open(folder / _FILE)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -40,6 +42,29 @@ def hold(out: Path) -> None:
     handle.flush()
     _held[folder] = handle
     os.environ[VARIABLE] = os.pathsep.join(map(str, _held))
+
+
+def _open(path: Path) -> IO[str]:
+    """The lock file. A folder may be another's: a link would have the file that it leads to emptied."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise _not_a_lock(path) from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise _not_a_lock(path)
+    return os.fdopen(descriptor, "r+")
+
+
+def _not_a_lock(path: Path) -> UsageError:
+    return UsageError(
+        f"{path}: expected a file of its own, got a link, a pipe or a device",
+        hint="gpu-ami makes no such file: remove it, and see what else in the folder is not what it seems",
+    )
 
 
 def _described(text: str) -> str:

@@ -121,14 +121,14 @@ def collect(
         for name, text in kept.items():
             files.pop(name, None)
             data = text.encode("utf-8", "surrogateescape")
-            (folder / name).write_bytes(secret_shapes.hidden_file(name, data)[0])
+            _write(folder / name, secret_shapes.hidden_file(name, data)[0])
         commands |= {f"file {name}": command for name, command in files.items()}
     try:
         results = _run(host, commands)
     except SshError as fault:
         evidence.facts["unreachable"] = str(fault)
         if folder is not None:
-            (folder / "unreachable.txt").write_text(f"{fault}\n", encoding="utf-8")
+            _write(folder / "unreachable.txt", f"{fault}\n".encode())
         return evidence
     for name in facts:
         rc, out, _ = results[name]
@@ -151,9 +151,9 @@ def collect(
         evidence.facts |= inventory_facts(folder)
         if not restarted:
             text = json.dumps(claims(evidence.facts, evidence.replicas), indent=2)
-            (folder / FACTS_FILE).write_text(text + "\n", encoding="utf-8")
+            _write(folder / FACTS_FILE, f"{text}\n".encode())
         if isinstance(host.backend, backend.BatchBackend):
-            (folder / ROUND_TRIPS_FILE).write_text(round_trips(host.backend.link), encoding="utf-8")
+            _write(folder / ROUND_TRIPS_FILE, round_trips(host.backend.link).encode())
     return evidence
 
 
@@ -277,15 +277,21 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
 def _keep(folder: Path, name: str, rc: int, out: bytes, err: bytes) -> None:
     error = b"" if rc == 0 and out else b"\n[exit status %d] " % rc + err
     if name != BUG_REPORT:
-        (folder / name).write_bytes(secret_shapes.hidden_file(name, out + error)[0])
+        _write(folder / name, secret_shapes.hidden_file(name, out + error)[0])
     elif rc != _NO_BUG_REPORT:  # the driver has no such script
         report, note = secret_shapes.hidden_file(name, out)
         if report:
-            (folder / name).write_bytes(report)
+            _write(folder / name, report)
         if error or note or len(out) >= BUG_REPORT_BYTES:  # the file is compressed, so notes go to a file beside it
             cut = b"truncated at %d bytes\n" % BUG_REPORT_BYTES if len(out) >= BUG_REPORT_BYTES else b""
             notes = cut + note.encode() + b"\n" * bool(note) + error.lstrip() + (err if not error else b"")
-            (folder / f"{name}.txt").write_bytes(secret_shapes.hidden_bytes(notes))
+            _write(folder / f"{name}.txt", secret_shapes.hidden_bytes(notes))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replaces a file. The folder may be one that somebody sent: a link of theirs is replaced, not followed."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
 
 
 def _run(host: Any, commands: Mapping[str, Command]) -> dict[str, tuple[int, bytes, bytes]]:

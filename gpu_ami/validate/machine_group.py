@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpu_ami import process
 from gpu_ami.cloud import aws_errors, security_groups
 from gpu_ami.errors import GpuAmiError, MachineError, UsageError
+from gpu_ami.files import write_text
 from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machines import Watch
 from gpu_ami.validate.proof import MachineLost
@@ -173,7 +174,7 @@ def keep_consoles(proof: Proof, host: HostRecord, cloud: Cloud, instance_ids: Se
         except GpuAmiError as error:
             text = f"the console could not be read: {error}\n"
         try:
-            (_evidence(proof, host, _NODES) / f"console-{instance_id}.log").write_text(text, errors="backslashreplace")
+            write_text(_evidence(proof, host, _NODES) / f"console-{instance_id}.log", text)
         except (OSError, MachineError) as error:
             proof.progress.note(f"console of node {instance_id}: {error}")
 

@@ -38,6 +38,7 @@ from gpu_ami.validate import validator_process
 from gpu_ami.validate.machines import ImageUnits, Watch, deadlines, is_at_fault
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
+from validator import foreign_names
 from validator.plan import LOG_GROUPS
 
 if TYPE_CHECKING:
@@ -185,8 +186,11 @@ class Proof:
 
     def evidence(self, target: Target, after: str = "") -> Path:
         """The folder of a host's evidence, made, for its owner alone. MachineError: it cannot be made."""
-        folder = self.out / "evidence" / (target.name or evidence_folder(target.instance_type, target.url))
-        folder = folder / f"after-{after}" if after else folder
+        name = target.name or evidence_folder(target.instance_type, target.url)
+        try:  # OUT may be a folder that somebody sent
+            folder = foreign_names.join(self.out, "evidence", name, *([f"after-{after}"] if after else []))
+        except foreign_names.NameRefused as error:
+            raise MachineError(str(error), hint="remove it, or name another folder with -o") from error
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (self.out / "evidence").chmod(0o700)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import process
+from gpu_ami.errors import MachineError
 from gpu_ami.process import Completed
 from gpu_ami.progress import Progress
 from gpu_ami.validate import Proof, Target, host_proof
@@ -75,3 +76,14 @@ def test_target_names_its_own_evidence(tmp_path: Path) -> None:
     wanted = Proof({}, None, None, tmp_path, Progress("quiet"))
     assert wanted.evidence(Target("image://x", name="image-files")) == tmp_path / "evidence" / "image-files"
     assert wanted.evidence(Target("ssh://a@b:22"), "reboot") == tmp_path / "evidence" / "b_22" / "after-reboot"
+
+
+@pytest.mark.parametrize("link", ["evidence", "evidence/b_22", "evidence/b_22/after-reboot"])
+def test_evidence_is_not_written_where_a_link_leads(link: str, tmp_path: Path) -> None:
+    (tmp_path / "out" / link).parent.mkdir(parents=True)
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "out" / link).symlink_to(tmp_path / "victim")
+    wanted = Proof({}, None, None, tmp_path / "out", Progress("quiet"))
+    with pytest.raises(MachineError, match="a symbolic link, expected a file or folder of its own"):
+        wanted.evidence(Target("ssh://a@b:22"), "reboot")
+    assert not list((tmp_path / "victim").iterdir())

@@ -288,3 +288,14 @@ def test_a_report_that_is_no_gzip_leaves_its_digest(tmp_path: Path) -> None:
     assert not (tmp_path / evidence.BUG_REPORT).exists()
     note = (tmp_path / f"{evidence.BUG_REPORT}.txt").read_text()
     assert note.startswith("not gzip from byte 0") and "not kept; sha256:" in note and "hunter2" not in note
+
+
+def test_a_link_in_the_evidence_is_replaced(tmp_path: Path) -> None:
+    """A folder that somebody sent, in which a proof is repeated."""
+    (tmp_path / "victim").write_text("of the user")
+    (tmp_path / "out").mkdir()
+    for name in ("journal.log", evidence.FACTS_FILE, evidence.BUG_REPORT):
+        (tmp_path / "out" / name).symlink_to(tmp_path / "victim")
+    keep(tmp_path / "out", "FAIL", (0, gzip.compress(b"report"), b""))
+    assert (tmp_path / "victim").read_text() == "of the user"
+    assert (tmp_path / "out/journal.log").read_text() == "journalctl"

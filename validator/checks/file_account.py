@@ -104,6 +104,7 @@ def test_every_file_is_explained(subject: Subject, observe: Observe, request: py
     if folder is not None:
         widest = [f"{count:6} {rule}" for rule, count in account.widest(result, 30).items()]
         text = "\n".join([*lines, "", "Entries by explanation, the most first:", *widest, ""])
+        (folder / EVIDENCE).unlink(missing_ok=True)  # a link of a folder that somebody sent is replaced
         (folder / EVIDENCE).write_text(text, encoding="utf-8", errors="backslashreplace")
     observe(
         {

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import GpuAmiError
+from gpu_ami.files import write_text
 from gpu_ami.report import FAIL, PASS, UNPROVEN
 from validator import secret_shapes
 from validator.probes import PANIC
@@ -43,9 +44,7 @@ def keep(cloud: Cloud, instance_id: str, folder: Path, after: str = "") -> Check
     except GpuAmiError as refused:
         console, error = "", f"the console could not be read: {refused}"
     try:
-        (folder / CONSOLE_FILE).write_text(
-            error or secret_shapes.hidden(console), encoding="utf-8", errors="backslashreplace"
-        )
+        write_text(folder / CONSOLE_FILE, error or secret_shapes.hidden(console))
     except OSError as full:
         error = error or f"{folder / CONSOLE_FILE}: {full.strerror}"
     return judge(console, error, after)
