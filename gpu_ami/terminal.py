@@ -21,11 +21,11 @@ class LiveDisplay:
 
     def __init__(self, stream: IO[str], width: int | None = None) -> None:
         self._console = Console(file=stream, force_terminal=True, highlight=False, width=width)
-        self._stages: list[Stage] = []
+        self.stages: list[Stage] = []
         self._live: Live | None = None
 
     def begin(self, stage: Stage) -> None:
-        self._stages.append(stage)
+        self.stages.append(stage)
         if self._live is None:
             self._live = Live(
                 get_renderable=self.table,
@@ -38,8 +38,8 @@ class LiveDisplay:
             self._live.start()
 
     def end(self, stage: Stage) -> None:
-        self._stages.remove(stage)
-        if not self._stages:
+        self.stages.remove(stage)
+        if not self.stages:
             self.close()
 
     def line(self, text: str, kind: str) -> None:
@@ -59,7 +59,7 @@ class LiveDisplay:
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         table.add_column(no_wrap=True, justify="right")
         now = time.monotonic()
-        for stage in tuple(self._stages):
+        for stage in tuple(self.stages):
             name = Text("  " * stage.level + f"▸ {stage.name}", style="bold")
             table.add_row(name, _state(stage), Text(clock(now - stage.started), style="cyan"))
         return table

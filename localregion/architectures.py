@@ -60,7 +60,7 @@ class Architecture:
     def missing_packages(self) -> list[str]:
         """Debian packages with what this host lacks for it; none on a host of this architecture."""
         tools = {} if self.is_native else self.tools
-        return sorted({package for tool, package in tools.items() if not _is_there(tool)})
+        return sorted({package for tool, package in tools.items() if not is_there(tool)})
 
 
 ARCHITECTURES = {
@@ -86,7 +86,7 @@ ARCHITECTURES = {
 }
 
 
-def _is_there(tool: str) -> bool:
+def is_there(tool: str) -> bool:
     """Whether a program, or a file by its path, is installed."""
     return Path(tool).exists() if tool.startswith("/") else shutil.which(tool) is not None
 

@@ -135,7 +135,7 @@ class Daemon:
         from localregion.backends import container_service
         from localregion.backends.systems_manager import SystemsManager
 
-        systems_manager = SystemsManager(self.ec2, packages=functools.partial(_distributed, self.layout.home))
+        systems_manager = SystemsManager(self.ec2, packages=functools.partial(distributed, self.layout.home))
         containers = container_service.ContainerService(self.ec2, endpoint=f"http://{API_ADDRESS}")
         moto = JsonLayer(self._moto, SystemsManager.services, systems_manager.answer)
         moto = JsonLayer(moto, container_service.ContainerService.services, containers.answer)
@@ -256,7 +256,7 @@ def _serve_mirror(home: Path) -> tuple[int, str]:
     return int(port), str(fingerprint)
 
 
-def _distributed(home: Path, name: str, architecture: str) -> dict[str, str]:
+def distributed(home: Path, name: str, architecture: str) -> dict[str, str]:
     """Where a guest finds a package of Distributor in the mirror: format → URL."""
     tree = home / "mirror" / "current"
     folder = f"amazoncloudwatch-agent.s3.amazonaws.com/*/{ARCHITECTURES[architecture].debian}/*"

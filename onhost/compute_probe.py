@@ -547,7 +547,7 @@ def _collect(child: int, reading: int, deadline: float, found: Collected, mig: s
     found.ended = False
     while not ended:
         left = deadline - time.monotonic()
-        if left <= 0 or not _readable(reading, left):
+        if left <= 0 or not readable(reading, left):
             break
         data = os.read(reading, 1 << 16)
         ended = not data
@@ -565,7 +565,7 @@ def _collect(child: int, reading: int, deadline: float, found: Collected, mig: s
     return ended
 
 
-def _readable(reading: int, seconds: float) -> bool:
+def readable(reading: int, seconds: float) -> bool:
     """Whether there is something to read, or the end. By poll: select takes no descriptor from 1024 on."""
     poller = select.poll()
     poller.register(reading, select.POLLIN)

@@ -49,7 +49,7 @@ _ROWS = (
 # Kinds of actions that an event may ask for without anything being wrong with the machine (hwevents/data/actions.csv).
 _NO_ACTION = ("none", "monitor", "restart_application")
 _SUPPORT = "Open a case with AWS Support with the instance ID and the bundle (gpu-ami-diagnose --bundle FILE.tar.gz)"
-_DO = {
+DO = {
     "schedule_reboot": "Let the jobs on this GPU finish and reboot the instance; the repair takes effect then",
     "stop_start": "Stop and start the instance, so that EC2 moves it to another host; a reboot stays on the faulty one",
     "driver": "Compare /proc/driver/nvidia/version, `modinfo -F version nvidia` and `nvidia-smi`: install module and "
@@ -157,7 +157,7 @@ def execute(command: Sequence[str], seconds: float) -> Tuple[int, bytes, bytes]:
 
 
 def _finding(level: str, subject: str, text: str, kind: str) -> Finding:
-    return Finding(level, subject, text, kind, _DO[kind])
+    return Finding(level, subject, text, kind, DO[kind])
 
 
 def remapped_rows(machine: Machine) -> Tuple[Any, List[Finding]]:
@@ -280,7 +280,7 @@ def pci_gpus(machine: Machine) -> List[str]:
 
 
 # GPUs that EC2 promises of each instance type (variables/facts/instance_types.yml).
-_PROMISED = {
+PROMISED = {
     "p2.xlarge": 1, "p2.8xlarge": 8, "p2.16xlarge": 16, "p3.2xlarge": 1, "p3.8xlarge": 4, "p3.16xlarge": 8,
     "p3dn.24xlarge": 8, "p4d.24xlarge": 8, "p4de.24xlarge": 8, "p5.4xlarge": 1, "p5.48xlarge": 8, "p5e.48xlarge":
     8, "p5en.48xlarge": 8, "p6-b200.48xlarge": 8, "p6-b300.48xlarge": 8, "p6e-gb200.36xlarge": 4, "g2.2xlarge": 1,
@@ -300,7 +300,7 @@ _PROMISED = {
 def driver(machine: Machine) -> Tuple[Any, List[Finding]]:
     """The kernel module that is loaded, on disk and expected by the libraries; device nodes; GPUs of bus and driver."""
     bus = pci_gpus(machine)
-    promised = _PROMISED.get(identity(machine)["instance_type"])
+    promised = PROMISED.get(identity(machine)["instance_type"])
     version = _text_or_none(machine, "/proc/driver/nvidia/version") or ""
     loaded = re.search(r"Kernel Module(?: for \S+)?\s+(\d{3}\.[\d.]+)", version)
     if not (bus or promised or version):
@@ -420,7 +420,7 @@ def units(machine: Machine) -> Tuple[Any, List[Finding]]:
             text += "; nvidia_gpu_settings_service.service of the DLAMI runs the daemon already: disable one of the two"
         if text:
             kind = "fabric" if "fabricmanager" in unit else "repair_service"
-            findings.append(Finding("action", unit, text, kind, _DO[kind].replace("UNIT", unit)))
+            findings.append(Finding("action", unit, text, kind, DO[kind].replace("UNIT", unit)))
     if not states:
         raise Unanswered("absent", "none of the services of the driver's stack is installed")
     return states, findings
@@ -615,7 +615,7 @@ def _service(machine: Machine, unit: str) -> Tuple[Record, List[Finding]]:
     if (state.get("ActiveState"), state.get("SubState")) == ("active", "running"):
         return state, []
     text = "%s is %s (%s)" % (unit, state.get("ActiveState"), state.get("SubState"))
-    return state, [Finding("action", unit, text, "repair_service", _DO["repair_service"].replace("UNIT", unit))]
+    return state, [Finding("action", unit, text, "repair_service", DO["repair_service"].replace("UNIT", unit))]
 
 
 def parser(machine: Machine) -> Tuple[Any, List[Finding]]:
@@ -631,13 +631,13 @@ def parser(machine: Machine) -> Tuple[Any, List[Finding]]:
     if "heartbeat_monotonic_s" in status:
         state["heartbeat_age_s"] = age = round(time.monotonic() - float(status["heartbeat_monotonic_s"]), 1)
         if age > 2 * float(status.get("heartbeat_period_s", 60)) + 10 and not findings:
-            do = _DO["repair_service"].replace("UNIT", unit)
+            do = DO["repair_service"].replace("UNIT", unit)
             findings.append(Finding("action", unit, "the last heartbeat was %.0f s ago" % age, "repair_service", do))
     elif not findings:
         text = "its heartbeat is unknown: /run/gpu-ami/event-parser.json: %s" % status.get(
             "unread", "no heartbeat in it"
         )
-        findings.append(Finding("action", unit, text, "repair_service", _DO["repair_service"].replace("UNIT", unit)))
+        findings.append(Finding("action", unit, text, "repair_service", DO["repair_service"].replace("UNIT", unit)))
     return state, findings
 
 
@@ -749,7 +749,7 @@ def _disk_findings(target: str, row: Record) -> Iterator[Finding]:
         do = "Read `dmesg | grep -iE 'remount|I/O error|EXT4-fs|XFS'`: the kernel stops writing after errors of the "
         do += "volume. Check the EBS volume's status, and stop and start the instance"
         yield Finding("action", target, "the file system is mounted read-only", "disk", do)
-    do = _DO["disk"].replace("PLACE", target)
+    do = DO["disk"].replace("PLACE", target)
     for free, size, least, what in (
         (row["free_kib"], row["kib"], _GIB, "free space: %s of %s MiB"),
         (row["free_inodes"], row["inodes"], 1 << 20, "free inodes: %s of %s"),
@@ -772,7 +772,7 @@ _CONNECT = (
 
 def network(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Whether the CloudWatch agent's endpoint has an address and takes a connection, and what is missing if not."""
-    host, port = _endpoint(machine)
+    host, port = endpoint_of(machine)
     servers = re.findall(r"(?m)^\s*nameserver\s+(\S+)", _text_or_none(machine, "/etc/resolv.conf") or "")
     has_route = _has_default_route(machine)
     state = {"endpoint": "%s:%d" % (host, port), "name_servers": servers, "default_route": has_route}  # type: Record
@@ -793,7 +793,7 @@ def network(machine: Machine) -> Tuple[Any, List[Finding]]:
     return state, []
 
 
-def _endpoint(machine: Machine) -> Tuple[str, int]:
+def endpoint_of(machine: Machine) -> Tuple[str, int]:
     """Host and port to which the CloudWatch agent sends: of its proxy or endpoint_override, else CloudWatch's."""
     if not os.path.isdir(machine.root + AGENT):
         raise Unanswered("absent", "the CloudWatch agent is not installed: nothing is sent")
@@ -839,10 +839,10 @@ def compute(machine: Machine) -> Tuple[Any, List[Finding]]:
     rows = [_document(line) for line in out.decode("utf-8", "replace").splitlines()]
     if not rows or rows[0].get("kind") != "machine":
         raise Unanswered("failed", "exit status %d: %s" % (status, err.decode("utf-8", "replace").strip()[-200:]))
-    return rows, list(_compute_findings(rows))
+    return rows, list(compute_findings(rows))
 
 
-def _compute_findings(rows: List[Record]) -> Iterator[Finding]:
+def compute_findings(rows: List[Record]) -> Iterator[Finding]:
     machine, gpus = rows[0], rows[1:]
     if machine["error"]:
         yield _cuda_error("CUDA", machine["error"])

@@ -17,7 +17,7 @@ from gpu_ami.terminal import LiveDisplay, clock
 def rows(*stages: Stage, width: int = 100) -> list[str]:
     """The rows as a terminal of this width shows them."""
     display = LiveDisplay(io.StringIO(), width=width)
-    display._stages.extend(stages)
+    display.stages.extend(stages)
     shown = io.StringIO()
     Console(file=shown, width=width, color_system=None).print(display.table())
     return [" ".join(line.split()) for line in shown.getvalue().splitlines()]

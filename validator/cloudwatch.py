@@ -135,12 +135,12 @@ class CloudWatch:
         return self._client(service)
 
     @functools.cached_property
-    def _metrics(self) -> CloudWatchClient:
+    def metrics(self) -> CloudWatchClient:
         client: CloudWatchClient = self._client("cloudwatch")
         return client
 
     @functools.cached_property
-    def _logs(self) -> CloudWatchLogsClient:
+    def logs(self) -> CloudWatchLogsClient:
         client: CloudWatchLogsClient = self._client("logs")
         return client
 
@@ -210,7 +210,7 @@ class CloudWatch:
         ]
         start = datetime.fromtimestamp(since - since % period, UTC)
         end = datetime.fromtimestamp(time.time() + 2 * period, UTC)
-        paginator = self._metrics.get_paginator("get_metric_data")
+        paginator = self.metrics.get_paginator("get_metric_data")
         read = functools.partial(
             paginator.paginate,
             MetricDataQueries=queries,
@@ -224,7 +224,7 @@ class CloudWatch:
     def known_series(self, namespace: str, dimensions: dict[str, str]) -> set[Series]:
         """All series with these dimensions in ListMetrics. They show unexpected series, but never prove arrival."""
         filters: list[DimensionFilterTypeDef] = [{"Name": name, "Value": value} for name, value in dimensions.items()]
-        paginator = self._metrics.get_paginator("list_metrics")
+        paginator = self.metrics.get_paginator("list_metrics")
         read = functools.partial(paginator.paginate, Namespace=namespace, Dimensions=filters)
         pages = self.call("cloudwatch:ListMetrics", lambda: _complete(_bounded(read()), "Metrics"))
         return {
@@ -263,13 +263,13 @@ class CloudWatch:
             token = request["nextToken"] = page["nextForwardToken"]
 
     def _log_events(self, request: GetLogEventsRequestTypeDef) -> GetLogEventsResponseTypeDef:
-        (page,) = _complete([self._logs.get_log_events(**request)], "events", "nextForwardToken")
+        (page,) = _complete([self.logs.get_log_events(**request)], "events", "nextForwardToken")
         _complete(page["events"], "timestamp", "ingestionTime", "message")
         return page
 
     def retention_days(self, group: str) -> int | None:
         """Days after which a group's events are deleted; None for never. LookupError if the group does not exist."""
-        paginator = self._logs.get_paginator("describe_log_groups")
+        paginator = self.logs.get_paginator("describe_log_groups")
         read = functools.partial(paginator.paginate, logGroupNamePrefix=group)
         for page in self.call("logs:DescribeLogGroups", lambda: _complete(_bounded(read()), "logGroups")):
             for log_group in page["logGroups"]:

@@ -66,7 +66,7 @@ _FACT_CHARACTERS = 500
 _MATERIALS_DEADLINE = 240.0  # modinfo reads every kernel module
 # The vendor's own report: only if a check has failed.
 _NO_BUG_REPORT = 127
-_BUG_REPORT = remote.with_arguments("bug_report", f"{BUG_REPORT_SECONDS - 20:g}", str(BUG_REPORT_BYTES))
+BUG_REPORT_COMMAND = remote.with_arguments("bug_report", f"{BUG_REPORT_SECONDS - 20:g}", str(BUG_REPORT_BYTES))
 _FACTS: Mapping[str, str] = {
     "kernel": "uname -r",
     "boot_id": "cat /proc/sys/kernel/random/boot_id",
@@ -270,7 +270,7 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
         texts[INODES_FILE] = remote.text("image_inodes")
     files = {name: Command(text, deadlines.get(name, _DEADLINE)) for name, text in texts.items() if name in names}
     if failed and not isinstance(host.backend, backend.ImageBackend):
-        files[BUG_REPORT] = Command(_BUG_REPORT, BUG_REPORT_SECONDS)
+        files[BUG_REPORT] = Command(BUG_REPORT_COMMAND, BUG_REPORT_SECONDS)
     return facts, files
 
 

@@ -156,8 +156,8 @@ def _has(plan: PlanDocument, path: str) -> bool:
     return name in plan and (not key or bool(section(plan, name).get(key)))
 
 
-_MARKS = ("tier", "planned", "without", "needs", "survives", "live", "after_live", "offline")
-_MISSPELT = 0.75  # similarity of `teir` and `tier`; of `needs_gpu` and `needs` it is 0.71
+MARKS = ("tier", "planned", "without", "needs", "survives", "live", "after_live", "offline")
+MISSPELT = 0.75  # similarity of `teir` and `tier`; of `needs_gpu` and `needs` it is 0.71
 
 
 def require_known_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
@@ -166,7 +166,7 @@ def require_known_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> 
     users = [item for item in items if item.path.parent != isolation.CHECKS]
     unknown = {mark.name: item for item in users for mark in item.iter_markers() if mark.name not in registered}
     for name, marked in unknown.items():
-        if near := difflib.get_close_matches(name, _MARKS, n=1, cutoff=_MISSPELT):
+        if near := difflib.get_close_matches(name, MARKS, n=1, cutoff=MISSPELT):
             raise pytest.UsageError(
                 f"{_where(marked)}: unknown mark {name!r}; did you mean {near[0]}? "
                 "A mark of your own is registered in conftest.py: config.addinivalue_line('markers', …)"
@@ -198,7 +198,7 @@ def describe(item: pytest.Item) -> CheckRecord:
     after = item.config.getoption("after") or ""
     described = _described(item.path, item.parent, name, function.__doc__ if function else "", tier_of(item), after)
     return described.changed(
-        {"needs": needs_of(item), "id": f"{described.id}{_parameters(item)}{f'@{after}' if after else ''}"}
+        {"needs": needs_of(item), "id": f"{described.id}{host_parameters(item)}{f'@{after}' if after else ''}"}
     )
 
 
@@ -273,7 +273,7 @@ def _below(path: Path, config: pytest.Config) -> Path:
     return path
 
 
-def _parameters(item: pytest.Item) -> str:
+def host_parameters(item: pytest.Item) -> str:
     """A check's own parameters in brackets, without the host."""
     callspec = getattr(item, "callspec", None)
     if callspec is None:

@@ -181,7 +181,7 @@ class FaultSession:
 
     def _inject(self, fault: Fault, stack: contextlib.ExitStack) -> bool:
         try:
-            self._script(f"set -e\n{fault.inject}")
+            self.restore_script(f"set -e\n{fault.inject}")
         except MachineError as error:  # it may still be possible to inject it alone
             self.proof.progress.note(f"{fault.id}: {error}")
             with contextlib.suppress(MachineError):
@@ -213,7 +213,7 @@ class FaultSession:
         try:
             with self._reverted(fault):
                 try:
-                    self._script(f"set -e\n{fault.inject}")
+                    self.restore_script(f"set -e\n{fault.inject}")
                     trial = catalogue.judge(fault, self._red_with(fault))
                 except NotJudged as error:
                     trial = Trial(fault.id, catalogue.NOT_TRIED, (), str(error))
@@ -237,7 +237,7 @@ class FaultSession:
 
     def _revert(self, fault: Fault) -> None:
         try:
-            self._script(fault.revert)
+            self.restore_script(fault.revert)
         except MachineError as error:
             message = f"fault {fault.id} could not be reverted: {error.message}"
             raise NotReverted(message, details=error.details) from error
@@ -293,7 +293,7 @@ class FaultSession:
             hint = "the machine is terminated; --resume continues on a new one"
             raise NotRestoredError(f"the machine is not as it was before: {when}", details=details, hint=hint)
 
-    def _script(self, text: str) -> None:
+    def restore_script(self, text: str) -> None:
         """Runs a script as root. MachineError: its exit status is not 0, or the host could not be reached."""
         from validator.transport import SshError
 

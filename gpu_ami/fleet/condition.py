@@ -124,7 +124,7 @@ def judge(
 ) -> Condition:
     """What its answer and CloudWatch say of one machine. What AWS refuses to tell makes it unproven."""
     answer = outcome.answer
-    state, reason = _of_answer(outcome, answer, bundle.digest)
+    state, reason = condition_of_answer(outcome, answer, bundle.digest)
     if state == OK and plan is not None:
         try:
             state, reason = _of_cloudwatch(cloud, machine, plan)
@@ -133,7 +133,7 @@ def judge(
     return Condition(machine, outcome, state, reason, answer)
 
 
-def _of_answer(outcome: Outcome, answer: Mapping[str, Any], digest: str) -> tuple[str, str]:
+def condition_of_answer(outcome: Outcome, answer: Mapping[str, Any], digest: str) -> tuple[str, str]:
     if outcome.status in _NEVER_BEGAN:
         return SILENT, outcome.text
     if outcome.status == run_command.CANCELLED:
@@ -184,7 +184,7 @@ _LEFT_OUT = (
 _MODULES = ("cloudwatch_agent", "event_parser", "logs", "metrics", "neuron_monitor", "test_drill_")
 SELECTION = f"({' or '.join(_MODULES)}) and not ({' or '.join(_LEFT_OUT)})"
 # Without these nothing is known of a machine; other checks may have nothing to look at (a log without an event).
-_REQUIRED = (
+REQUIRED = (
     "event_parser::test_parser_is_running_and_enabled", "event_parser::test_parser_has_a_heartbeat",
     "logs::test_file_arrives_in_its_stream[json_log]",
 )  # fmt: skip
@@ -218,7 +218,7 @@ class MachineProof:
     def unproven(self) -> list[str]:
         """Required checks that did not pass, and checks that could not be carried out."""
         verdicts = {each.id: each for each in self.checks}
-        required = (*_REQUIRED, next((name for name in _DRILLS if name in verdicts), _DRILLS[0]))
+        required = (*REQUIRED, next((name for name in _DRILLS if name in verdicts), _DRILLS[0]))
         wrong = [each for each in self.checks if each.verdict == "ERROR" and each.id not in required]
         named = [verdicts[name] for name in required if name in verdicts and verdicts[name].verdict != PASS]
         missing = [f"{name}: did not run" for name in required if self.checks and name not in verdicts]

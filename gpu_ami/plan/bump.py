@@ -62,7 +62,7 @@ def propose(recipe: Path, policy: str = "newest") -> Bump:
     )
     text = recipe.read_text(encoding="utf-8")
     for move in moves:
-        text = _with_version(text, move, _constraint(merged, move.component))
+        text = with_version(text, move, _constraint(merged, move.component))
     notes = tuple(note for note in document["notes"] if note not in current["notes"])
     return Bump(recipe, policy, moves, text, notes)
 
@@ -168,7 +168,7 @@ def _sourced(facts: Facts, name: str, version: str) -> str:
     return f"{support}{row['source']} ({row['date']}{doubt})"
 
 
-def _with_version(text: str, move: Move, constraint: str) -> str:
+def with_version(text: str, move: Move, constraint: str) -> str:
     """The recipe's text with the new version, in the form of the old one: exact, or a branch of as many numbers."""
     if constraint == tables.NEWEST or move.before == move.after:
         return text

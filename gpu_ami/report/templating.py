@@ -23,11 +23,11 @@ SHORT = 96  # characters of a value in a check's own line
 
 def render(template: str, **values: object) -> str:
     """The text of a template with these values."""
-    return _environment(template.endswith(".md.j2")).get_template(template).render(**values)
+    return jinja_environment(template.endswith(".md.j2")).get_template(template).render(**values)
 
 
 @functools.cache
-def _environment(is_markdown: bool) -> Environment:
+def jinja_environment(is_markdown: bool) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

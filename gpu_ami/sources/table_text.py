@@ -33,7 +33,7 @@ def add_entry(text: str, path: Sequence[str], row: Mapping[str, Any] | str) -> s
             break
         if line.strip() and not line.lstrip().startswith("#"):
             place = number + 1
-    lines.insert(place, f"{indent}{_scalar(name)}: {_flow(row)}\n")
+    lines.insert(place, f"{indent}{_scalar(name)}: {flow_style(row)}\n")
     return "".join(lines)
 
 
@@ -105,7 +105,7 @@ def set_seen(text: str, system: str, row: Mapping[str, Any]) -> str | None:
     seen = re.search(r"^systems:\n(?:(?:  .*)?\n)*?  seen:\n", text, re.MULTILINE)
     if not seen:
         return None
-    entry = f"    {system}: {_flow(row)}\n"
+    entry = f"    {system}: {flow_style(row)}\n"
     old = re.compile(rf"    {system}:.*\n(?:      .*\n)*").match(text, _start_of(text, system, seen.end()))
     if old:
         return text[: old.start()] + entry + text[old.end() :]
@@ -122,12 +122,12 @@ def _start_of(text: str, system: str, start: int) -> int:
     return len(text)
 
 
-def _flow(value: Any) -> str:
+def flow_style(value: Any) -> str:
     """YAML in one line; text that YAML would read as something else, or that has marks of YAML, is quoted."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_scalar(key)}: {flow_style(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(flow_style, value)) + "]"
     return _scalar(value)
 
 

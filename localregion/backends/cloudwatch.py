@@ -43,13 +43,13 @@ NO_DELAYS = Delays()
 _KEPT = datetime.timedelta(hours=3)
 _Key = tuple[str, str, tuple[tuple[str, str], ...]]
 _looked_at: ContextVar[list[MetricDatumBase] | None] = ContextVar("looked_at", default=None)
-_delays = NO_DELAYS
+current_delays = NO_DELAYS
 
 
 def install(delays: Delays = NO_DELAYS) -> None:
     """Makes moto's CloudWatch keep metrics in this way, and show them `delays` after they arrived. Idempotent."""
-    global _delays  # moto's models are the process's, and so is this
-    _delays = delays
+    global current_delays  # moto's models are the process's, and so is this
+    current_delays = delays
     if CloudWatchResponse.put_metric_data is _put_metric_data:
         return
     CloudWatchResponse.put_metric_data = _put_metric_data  # type: ignore[method-assign]
@@ -95,12 +95,12 @@ class Kept:
         """The datapoints of exactly this metric (`Namespace`, `MetricName`, `Dimensions`)."""
         dimensions = tuple(sorted((each["Name"], each["Value"]) for each in metric.get("Dimensions") or ()))
         series = list(self.series.get((metric["Namespace"], metric["MetricName"], dimensions), ()))
-        latest = time.monotonic() - _delays.metric_data
+        latest = time.monotonic() - current_delays.metric_data
         return [datum for datum in series if self.arrivals.get(id(datum), 0.0) <= latest]
 
     def listed(self) -> list[MetricDatumBase]:
         """The newest datapoint of each series that ListMetrics shows by now."""
-        latest = time.monotonic() - _delays.list_metrics
+        latest = time.monotonic() - current_delays.list_metrics
         return [data[-1] for key, data in list(self.series.items()) if self.first_arrivals[key] <= latest]
 
     def __iter__(self) -> Iterator[MetricDatumBase]:

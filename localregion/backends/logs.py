@@ -148,22 +148,22 @@ def _compare(path: list[str], comparison: str, expected: str | float, document: 
 
 _plain_get = LogStream.get_log_events
 _plain_filter = LogStream.filter_log_events
-_delay_seconds = 0.0
+event_delay = 0.0
 
 
 def install(delay_seconds: float) -> None:
     """Shows each event `delay_seconds` after it arrived."""
-    global _delay_seconds  # moto's models are the process's, and so is this
-    _delay_seconds = delay_seconds
+    global event_delay  # moto's models are the process's, and so is this
+    event_delay = delay_seconds
     LogStream.get_log_events = _get_log_events  # type: ignore[method-assign]
     LogStream.filter_log_events = _filter_log_events  # type: ignore[method-assign]
 
 
 def _visible(stream: LogStream) -> LogStream:
     """The stream with the events that can be read now."""
-    if not _delay_seconds:
+    if not event_delay:
         return stream
-    latest = (time.time() - _delay_seconds) * 1000
+    latest = (time.time() - event_delay) * 1000
     shown = copy.copy(stream)
     shown.events = [event for event in stream.events if event.ingestion_time <= latest]
     return shown

@@ -78,7 +78,7 @@ def add_files(sha: hashlib._Hash, folder: Path) -> None:
 
 def ensure(home: Path, progress: Progress, architecture: str = DEFAULT) -> BaseImage:
     """The image in `home/base`, built when what makes it has changed (about a minute; emulated, several)."""
-    image = _image(home / "base", architecture)
+    image = make_image(home / "base", architecture)
     with only_one(home / "base") as base:
         if image.path.exists():
             os.utime(image.path)
@@ -101,7 +101,7 @@ def image_name(architecture: str = DEFAULT) -> str:
     return f"debian-12-{ARCHITECTURES[architecture].debian}-gpu-ami"
 
 
-def _image(base: Path, architecture: str = DEFAULT) -> BaseImage:
+def make_image(base: Path, architecture: str = DEFAULT) -> BaseImage:
     current = digest(architecture)
     name = f"{image_name(architecture)}-{current}"
     return BaseImage(base / f"{name}.raw", name, SSH_USER, current)
@@ -124,7 +124,7 @@ def _archive(base: Path, progress: Progress, architecture: str) -> Path:
     with progress.stage(f"base image: Debian 12{of} by mmdebstrap"), scratch(base) as work:
         overlay = work / "overlay.tar"
         pack_overlay(SOURCE / "rootfs", overlay)
-        _bootstrap(overlay, work, work / "tree.tar", architecture)
+        bootstrap(overlay, work, work / "tree.tar", architecture)
         (work / "tree.tar").rename(archive)
     _forget_old(base)
     return archive
@@ -172,7 +172,7 @@ def _options(architecture: str) -> tuple[str, ...]:
     return tuple(option.format(ARCHITECTURES[architecture].debian) for option in _MMDEBSTRAP)
 
 
-def _bootstrap(overlay: Path, work: Path, tree: Path, architecture: str) -> None:
+def bootstrap(overlay: Path, work: Path, tree: Path, architecture: str) -> None:
     renamed, is_native = ARCHITECTURES[architecture].packages, ARCHITECTURES[architecture].is_native
     packages = ",".join(renamed.get(name, name) for name in listed(SOURCE / "packages.txt"))
     customise = work / "customise"
@@ -191,7 +191,7 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, architecture: str) -> None
         *([] if is_native else ["--skip=check/qemu"]),  # require_programs has looked, without a further package
         f"--include={packages}",
         # Both before anything is installed: initramfs settings and dpkg filters count from the first package.
-        f"--extract-hook={_filter_hook(_dpkg_filters())}",
+        f"--extract-hook={filter_hook(dpkg_filters())}",
         f"--essential-hook=tar-in {overlay} /",
         f'--customize-hook={customise} "$1" {root_uuid(architecture)} {masked}',
         SUITE,
@@ -203,7 +203,7 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, architecture: str) -> None
     run(command, timeout=seconds, env=proxies() | _DPKG | temporary, error=CloudError)
 
 
-def _filter_hook(filters: Sequence[str]) -> str:
+def filter_hook(filters: Sequence[str]) -> str:
     """Adds dpkg's filters to its options in a tree, and removes what of the unpacked packages they exclude.
 
     Given as --dpkgopt, mmdebstrap would send each package that it unpacks through a filter in Python, which takes a
@@ -220,7 +220,7 @@ def listed(path: Path) -> list[str]:
     return [line for line in lines if line]
 
 
-def _dpkg_filters() -> list[str]:
+def dpkg_filters() -> list[str]:
     return (SOURCE / "rootfs/etc/dpkg/dpkg.cfg.d/gpu-ami").read_text().split()
 
 

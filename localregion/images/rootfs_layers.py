@@ -25,9 +25,9 @@ from localregion.host import archive_sources, proxies
 from localregion.images import base_image
 from localregion.images.base_ami_packages import Provided, of_family, of_variant
 
-_REPLICAS = Path(__file__).parents[1] / "replicas"
-_BUILD_LAYER = _REPLICAS / "build_layer.sh"
-_HIDE = _REPLICAS / "hide.sh"
+REPLICAS = Path(__file__).parents[1] / "replicas"
+BUILD_LAYER = REPLICAS / "build_layer.sh"
+_HIDE = REPLICAS / "hide.sh"
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LAYER_SECONDS = 900.0
 _EMULATED_LAYER_SECONDS = 3600.0
@@ -105,7 +105,7 @@ class Base:
             Layer(self.system) if self.system == "debian12" else Layer(self.system, (), system, arguments),
         ]
         if self.family:
-            source = _REPLICAS / f"{self.family}_ami"
+            source = REPLICAS / f"{self.family}_ami"
             provided = of_family(self.system, self.family, self.version, self.architecture)
             unpacked = source / "unpacked.txt"
             names = tuple(base_image.listed(unpacked)) if unpacked.exists() else ()
@@ -114,7 +114,7 @@ class Base:
         if self.variant:
             name = f"{self.family}_{self.variant}"
             provided, apart = of_variant(self.system, self.family, self.variant, self.architecture)
-            source = _REPLICAS / f"{name}_ami"
+            source = REPLICAS / f"{name}_ami"
             layers.append(Layer(name, (), source, (self.system, self.version), provided, apart=apart))
         return tuple(layer for layer in layers if layer.packages or layer.source)
 
@@ -148,7 +148,7 @@ class Layer:
         made_of += f"{self.unpacked}\0" if self.unpacked else ""
         made_of += f"{self.kubernetes.digest}\0" if self.kubernetes else ""
         made_of += "".join(f"{name} {provided.digest()}\0" for name, provided in self.apart)
-        sha = hashlib.sha256(made_of.encode() + _BUILD_LAYER.read_bytes() + _HIDE.read_bytes())
+        sha = hashlib.sha256(made_of.encode() + BUILD_LAYER.read_bytes() + _HIDE.read_bytes())
         if self.source:
             base_image.add_files(sha, self.source)
         return sha.hexdigest()[:16]
@@ -156,7 +156,7 @@ class Layer:
 
 def system_folder(system: str) -> Path:
     """The replicas, files and script that make an operating system of Debian."""
-    return _REPLICAS / f"{_SHARED.get(system, system)}_ami"
+    return REPLICAS / f"{_SHARED.get(system, system)}_ami"
 
 
 def kernel_series(system: str) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def available() -> tuple[tuple[str, str], ...]:
     """Operating system and node family of every emulated distribution that has a node family."""
     families = {"al2023": ("eks", "ecs", "parallelcluster")} | dict.fromkeys(_SHARED, ("parallelcluster",))
     pairs = ((system, family) for system, names in families.items() for family in names)
-    return tuple(pair for pair in pairs if (_REPLICAS / f"{pair[1]}_ami").is_dir())
+    return tuple(pair for pair in pairs if (REPLICAS / f"{pair[1]}_ami").is_dir())
 
 
 def variants(family: str) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ def variants(family: str) -> tuple[str, ...]:
     from gpu_ami.recipes import load_facts
 
     known = load_facts().node_families.get(family, {}).get("variants", {})
-    return tuple(name for name in known if (_REPLICAS / f"{family}_{name}_ami").is_dir())
+    return tuple(name for name in known if (REPLICAS / f"{family}_{name}_ami").is_dir())
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def ensure(base: Base, home: Path, progress: Progress) -> Tree:
         with base_image.only_one(trees):
             if not folder.exists():
                 with progress.stage(f"base image {base.name}: {layer.name}"):
-                    _build(layer, folders, folder, home, base.architecture)
+                    build_rootfs(layer, folders, folder, home, base.architecture)
                 _forget_old(trees)
         os.utime(folder)
         folders.insert(0, folder)
@@ -235,7 +235,7 @@ def _unpack(layer: Layer, debian: Path, home: Path, architecture: str) -> Path:
     side = Layer(f"{layer.name}-unpacked", layer.unpacked)
     folder = debian.parent / f"{side.name}-{side.digest(base_image.digest(architecture))}"
     if not folder.exists():
-        _build(side, [debian], folder, home, architecture)
+        build_rootfs(side, [debian], folder, home, architecture)
     os.utime(folder)
     return folder
 
@@ -279,7 +279,7 @@ def _extract(archive: Path, layer: Path) -> None:
         tree.rename(layer)
 
 
-def _build(layer: Layer, below: list[Path], folder: Path, home: Path, architecture: str = DEFAULT) -> None:
+def build_rootfs(layer: Layer, below: list[Path], folder: Path, home: Path, architecture: str = DEFAULT) -> None:
     with base_image.scratch(folder.parent) as work:
         (work / "packages").write_text(" ".join(layer.packages))
         (work / "sources.list").write_text("\n".join([*archive_sources(), ""]))
@@ -287,7 +287,7 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path, architectu
             base_image.pack_overlay(layer.source / "rootfs", work / "overlay.tar")
         if layer.provided:
             layer.provided.put(work / "replicas", home)
-            shutil.copy(_REPLICAS / "sandbox_preload.c", work)
+            shutil.copy(REPLICAS / "sandbox_preload.c", work)
         for name, apart in layer.apart:
             (work / "apart").mkdir(exist_ok=True)
             apart.put(work / "apart" / name, home)
@@ -308,7 +308,7 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path, architectu
             "env",
             *(f"--unset={name}" for name in _OF_HOST),
             "sh",
-            _BUILD_LAYER,
+            BUILD_LAYER,
             stack,
             kernel,
             script,

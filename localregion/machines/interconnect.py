@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass
 
 LOOPBACK = "127.0.0.1"
-_PORT = 23230
+PORT = 23230
 _HOSTS_OF_GROUP = 254
 _PREFIX = "02:47"  # locally administered
 _SERVER_MAC = bytes.fromhex("024700000001")
@@ -54,7 +54,7 @@ class Interconnect:
 
     def netdev(self, name: str) -> str:
         """QEMU's -netdev."""
-        return f"socket,id={name},mcast={self.group}:{_PORT},localaddr={LOOPBACK}"
+        return f"socket,id={name},mcast={self.group}:{PORT},localaddr={LOOPBACK}"
 
 
 def reply(frame: bytes) -> bytes | None:
@@ -66,7 +66,7 @@ def reply(frame: bytes) -> bytes | None:
         return None
     message = frame[start:]
     mac, options = message[28:34], message[_BOOTP.size + 4 :]
-    kind = _option(options, _MESSAGE_TYPE)
+    kind = dhcp_option(options, _MESSAGE_TYPE)
     if (
         message[0] != 1
         or not mac.startswith(bytes.fromhex(_PREFIX.replace(":", "")))
@@ -76,7 +76,7 @@ def reply(frame: bytes) -> bytes | None:
     return _framed(mac, _answered(message, mac, _OFFER if kind[0] == _DISCOVER else _ACK))
 
 
-def _option(options: bytes, code: int) -> bytes:
+def dhcp_option(options: bytes, code: int) -> bytes:
     """The value of a DHCP option (RFC 2132); b"" where it is missing or cut off."""
     index = 0
     while index + 1 < len(options) and options[index] != _END:
@@ -107,12 +107,12 @@ def _framed(mac: bytes, payload: bytes) -> bytes:
     """In UDP (without a checksum, which IPv4 allows), IPv4 and Ethernet, to this interface alone."""
     length = 20 + 8 + len(payload)
     header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, 0, 0, 64, socket.IPPROTO_UDP, 0, _server(mac), b"\xff" * 4)
-    checksum = struct.pack("!H", _checksum(header))
+    checksum = struct.pack("!H", internet_checksum(header))
     udp = struct.pack("!HHHH", 67, 68, 8 + len(payload), 0)
     return mac + _SERVER_MAC + b"\x08\x00" + header[:10] + checksum + header[12:] + udp + payload
 
 
-def _checksum(header: bytes) -> int:
+def internet_checksum(header: bytes) -> int:
     """The internet checksum (RFC 1071)."""
     total: int = sum(struct.unpack(f"!{len(header) // 2}H", header))
     while total >> 16:
@@ -125,13 +125,13 @@ class DhcpServer:
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind((group, _PORT))
+        self.socket_of_network = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket_of_network.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket_of_network.bind((group, PORT))
         member = socket.inet_aton(group) + ipaddress.ip_address(LOOPBACK).packed
-        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
-        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
-        self._socket.settimeout(0.5)
+        self.socket_of_network.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+        self.socket_of_network.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
+        self.socket_of_network.settimeout(0.5)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"dhcp {group}", daemon=True)
         self._thread.start()
@@ -139,11 +139,11 @@ class DhcpServer:
     def close(self) -> None:
         self._closed.set()
         self._thread.join()
-        self._socket.close()
+        self.socket_of_network.close()
 
     def _serve(self) -> None:
         while not self._closed.is_set():
             with contextlib.suppress(OSError):  # a time-out, or a buffer that is full: DHCP asks again
-                answer = reply(self._socket.recv(65536))
+                answer = reply(self.socket_of_network.recv(65536))
                 if answer:
-                    self._socket.sendto(answer, (self._group, _PORT))
+                    self.socket_of_network.sendto(answer, (self._group, PORT))

@@ -19,7 +19,7 @@ from localregion.host import archive_sources, proxies
 
 # In the replica: which packages of Debian its programs are from. Their licences are in its folder of usr/share/doc.
 RECORD = "usr/libexec/gpu-ami/{name}.debian-packages"
-_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _SECONDS = 300.0
 _ONE_FETCH = threading.Lock()
 
@@ -108,7 +108,7 @@ def apt(words: Sequence[str], state: Path, architecture: str, folder: Path) -> N
         "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
         "Dir::Etc::SourceList": state / "sources.list",
         "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::Etc::Trusted": _KEYS,
+        "Dir::Etc::Trusted": KEYS,
         "Dir::State::Lists": state / "lists",
         "Dir::State::Status": state / "status",
         "Dir::Cache": state / "cache",

@@ -61,7 +61,7 @@ class Mirror:
 
     def start(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> int:
         """Serves from a thread of its own; the port (a free one of the loopback, unless `address` says another)."""
-        server = ThreadingHTTPServer(address, _handler(self._root, self._further))
+        server = ThreadingHTTPServer(address, handler(self._root, self._further))
         server.daemon_threads = True
         self._server = server
         threading.Thread(target=server.serve_forever, name="package-mirror", daemon=True).start()
@@ -85,7 +85,7 @@ def locate(root: Path, request_path: str) -> Path | None:
     return file if inside and file.is_file() else None
 
 
-def _handler(root: Path, further: Callable[[str], Path | None]) -> type[BaseHTTPRequestHandler]:
+def handler(root: Path, further: Callable[[str], Path | None]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 60

@@ -22,7 +22,7 @@ from localregion.mirror.table import Package, Row
 
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _DEBIAN = "debian"  # packages of Debian, of which replicas have files
-_BUILDERS = {"deb": deb.build, "rpm": rpm.build}
+BUILDERS = {"deb": deb.build, "rpm": rpm.build}
 _CODE = (deb, rpm, staging, debian_files, table, archives, git_repositories, architectures)
 
 
@@ -72,7 +72,7 @@ class Pool:
             folder.mkdir()
         with ThreadPoolExecutor(self._workers, thread_name_prefix="package") as threads:
             jobs = [
-                threads.submit(_BUILDERS[package.kind], package, folders[place], self._folder / _DEBIAN)
+                threads.submit(BUILDERS[package.kind], package, folders[place], self._folder / _DEBIAN)
                 for place, package in missing.items()
             ]
             built = [job.result() for job in jobs]

@@ -68,18 +68,18 @@ def signing_key(home: Path) -> SigningKey:
     folder = home / "keys"
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    fingerprint = _valid_key(folder)
+    fingerprint = valid_key(folder)
     if fingerprint is None:
         with _gpg(folder) as gpg:
             parameters = ["--passphrase", "", "--quick-generate-key", _KEY_NAME, "rsa3072", "sign", f"{_KEY_DAYS}d"]
             run([*gpg, *parameters], timeout=120, error=CloudError)
-        fingerprint = _valid_key(folder)
+        fingerprint = valid_key(folder)
     if fingerprint is None:
         raise CloudError(f"gpg made no key in {folder}", hint=f"remove {folder} and try again")
     return SigningKey(folder, fingerprint)
 
 
-def _valid_key(folder: Path) -> str | None:
+def valid_key(folder: Path) -> str | None:
     """The key that is valid for longest, if its private part is there.
 
     Asks for public keys and looks for the private one's file: a question for secret keys would start gpg's agent, which

@@ -136,12 +136,12 @@ def inputs_digest(plan: Plan, base: Base, place: Place, instance_type: str) -> s
     """`sha256:…` of the rehearsal of a plan on a base image. instance_type: that is booted, "" for files alone."""
     stack = layering.cut(plan, rootfs_layers.digest(base), place, data_root())
     checks = layering.files_digest([plan.site / "checks"]) if plan.site else ""
-    parts = (plan.digest, stack[-1].digest, _local_region(), _suite(), checks, instance_type)
+    parts = (plan.digest, stack[-1].digest, local_region(), suite(), checks, instance_type)
     return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
 
 
 @cache
-def _local_region() -> str:
+def local_region() -> str:
     """Of the local region's programs and replicas, without the base images."""
     replicas = _LOCAL_REGION / "replicas"
     images = set(replicas.glob(_BASE_IMAGES))
@@ -150,6 +150,6 @@ def _local_region() -> str:
 
 
 @cache
-def _suite() -> str:
+def suite() -> str:
     """Of what builds and judges."""
     return layering.files_digest([Path(validator.__file__).parent, *(_PROGRAM / name for name in _SUITE)])

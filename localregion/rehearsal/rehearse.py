@@ -194,11 +194,11 @@ DISK_BYTES = 8 * _GIB
 
 def width(home: Path, *, boot: bool) -> int:
     """How many rehearsals run side by side; at least one, which says itself what it lacks."""
-    memory = _available_memory() // (BOOT_BYTES if boot else FILES_BYTES)
+    memory = available_memory() // (BOOT_BYTES if boot else FILES_BYTES)
     return max(1, min(len(os.sched_getaffinity(0)), memory, host.free(home) // DISK_BYTES))
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
     """Bytes; as much as a rehearsal needs where /proc does not say."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     return int(found[1]) * 1024 if found else BOOT_BYTES

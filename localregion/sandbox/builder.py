@@ -76,7 +76,7 @@ class SandboxMachine:
     def __init__(self, spec: BuilderSpec, wake: Callable[[], None]) -> None:
         self.spec, self._wake = spec, wake
         self._ready = threading.Event()
-        self._error = ""
+        self.failure = ""
         self._killed = False
         settings = {
             "home": str(spec.home),
@@ -110,12 +110,12 @@ class SandboxMachine:
             return None
         if code == 0:
             return Exit("shutdown")
-        return Exit("died", self._error or f"the sandbox ended with {code}")
+        return Exit("died", self.failure or f"the sandbox ended with {code}")
 
     def power_down(self) -> None:
         """Ends what runs in it and unmounts the disk."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._first, signal.SIGTERM)  # not its parent, unshare, whose end would kill it
+            os.kill(self.first_line, signal.SIGTERM)  # not its parent, unshare, whose end would kill it
 
     def pause(self) -> None:
         """NoReboot: every process stops, and what was written is on the disk."""
@@ -132,7 +132,7 @@ class SandboxMachine:
         self.process.wait(10)
 
     @property
-    def _first(self) -> int:
+    def first_line(self) -> int:
         """Process 1 of the name space. ProcessLookupError: it has ended."""
         try:
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
@@ -144,7 +144,7 @@ class SandboxMachine:
 
     def _signal_inside(self, signum: int) -> None:
         """To the processes of its PID name space other than the first, which ends it."""
-        first = self._first
+        first = self.first_line
         space = Path(f"/proc/{first}/ns/pid").stat().st_ino
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -158,7 +158,7 @@ class SandboxMachine:
             sandbox.read_report(line, self._console)
             self._ready.set()
         except GpuAmiError as error:
-            self._error = "; ".join([error.message, *error.details])
+            self.failure = "; ".join([error.message, *error.details])
         self._wake()
         self.process.wait()
         self._wake()

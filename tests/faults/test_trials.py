@@ -356,9 +356,9 @@ def test_a_connection_is_made_again_after_it_was_lost(monkeypatch: pytest.Monkey
     monkeypatch.setattr("validator.transport.ssh.connect", connect)
     with FaultSession(Proof({}, None, None, tmp_path, Progress("quiet")), TARGET) as session:
         with pytest.raises(MachineError, match="it went away"):
-            session._script("break it")
-        session._script("mend it")
-        session._script("mend it")
+            session.restore_script("break it")
+        session.restore_script("mend it")
+        session.restore_script("mend it")
     assert [machine.scripts for machine in made] == [["break it"], ["mend it", "mend it"]]
 
 

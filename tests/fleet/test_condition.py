@@ -49,7 +49,7 @@ GOOD = {
     ],
 )  # fmt: skip
 def test_a_machine_is_judged_by_its_answer(outcome: Outcome, answer: Any, state: str, reason: str) -> None:
-    assert condition._of_answer(outcome, answer, "sha256:1") == (state, reason)
+    assert condition.condition_of_answer(outcome, answer, "sha256:1") == (state, reason)
 
 
 FINDING = {"level": "action", "text": "GPU 2: the GPU is lost", "kind": "stop_start"}

@@ -16,7 +16,7 @@ from tests.fleet.service_machines import Fleet
 from validator.results import CheckRecord, HostResults, Verdict
 
 ALL = Selection(tags={"fleet": "train"})
-CHECKED = [*condition._REQUIRED, "xid::test_drill_is_labelled", "cloudwatch_agent::test_agent_is_active_and_enabled"]
+CHECKED = [*condition.REQUIRED, "xid::test_drill_is_labelled", "cloudwatch_agent::test_agent_is_active_and_enabled"]
 
 
 def results(**verdicts: str) -> HostResults:

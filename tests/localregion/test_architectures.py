@@ -37,7 +37,7 @@ def binfmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).write_text("")
     monkeypatch.setattr(architectures, "BINFMT", folder)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(architectures, "_is_there", lambda _: True)
+    monkeypatch.setattr(architectures, "is_there", lambda _: True)
     monkeypatch.setattr(architectures, "find_tool", lambda name, **_: f"/usr/bin/{name}")
     return folder
 
@@ -106,7 +106,7 @@ def test_the_host_s_own_needs_nothing(binfmt: Path) -> None:
 
 
 def test_all_missing_packages_are_named_at_once(binfmt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architectures, "_is_there", lambda tool: tool == "aarch64-linux-gnu-gcc")
+    monkeypatch.setattr(architectures, "is_there", lambda tool: tool == "aarch64-linux-gnu-gcc")
     with pytest.raises(MissingTool, match="this host is x86_64, and for images of arm64") as caught:
         architectures.require_programs("arm64")
     assert caught.value.hint is not None
@@ -137,8 +137,8 @@ def test_a_user_without_rights_is_told_so(binfmt: Path, monkeypatch: pytest.Monk
 
 
 def test_a_program_or_a_file_may_be_a_tool(tmp_path: Path) -> None:
-    assert architectures._is_there("sh") and not architectures._is_there("no-such-program")
-    assert architectures._is_there(str(tmp_path)) and not architectures._is_there(str(tmp_path / "none"))
+    assert architectures.is_there("sh") and not architectures.is_there("no-such-program")
+    assert architectures.is_there(str(tmp_path)) and not architectures.is_there(str(tmp_path / "none"))
 
 
 def test_another_architecture_of_tools(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +154,6 @@ def test_distributor_has_the_package_of_a_node_s_architecture(tmp_path: Path) ->
         path.parent.mkdir(parents=True)
         path.touch()
     for architecture, folder in zip(("x86_64", "arm64"), folders, strict=True):
-        found = server._distributed(tmp_path, "AmazonCloudWatchAgent", architecture)
+        found = server.distributed(tmp_path, "AmazonCloudWatchAgent", architecture)
         assert found == {"deb": f"http://{MIRROR_ADDRESS}/{folder}/amazon-cloudwatch-agent.deb"}
-    assert server._distributed(tmp_path, "AnotherPackage", "arm64") == {}
+    assert server.distributed(tmp_path, "AnotherPackage", "arm64") == {}

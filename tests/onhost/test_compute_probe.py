@@ -277,9 +277,9 @@ def test_it_waits_on_any_descriptor() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
     try:
         high = fcntl.fcntl(reading, fcntl.F_DUPFD, 2000)
-        assert not compute_probe._readable(high, 0.01)
+        assert not compute_probe.readable(high, 0.01)
         os.write(writing, b"x")
-        assert compute_probe._readable(high, 0.01)
+        assert compute_probe.readable(high, 0.01)
         os.close(high)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -220,7 +220,7 @@ def test_advice_is_that_of_the_parser(bench: Bench) -> None:
         bench.prints("nvidia-smi", xml({"recovery": action}))
         assert [row[3] for row in of(bench.diagnose(), "gpus")] == [advice(recovery_action=action)], action
     kinds = {row.ec2 for row in parser_module("catalogue").Catalogue(policy_path=None).actions.values()}
-    assert program._DO.keys() - {"repair_service", "unknown", "fabric", "driver", "disk", "network"} <= kinds
+    assert program.DO.keys() - {"repair_service", "unknown", "fabric", "driver", "disk", "network"} <= kinds
 
 
 def links(gpu: str) -> str:
@@ -535,7 +535,7 @@ def test_findings_of_what_gpus_compute() -> None:
         },
         {"kind": "gpu", "index": 1, "error": error, "peers": []},
     ]
-    found = [(one.subject, one.text, one.kind) for one in program._compute_findings(rows)]
+    found = [(one.subject, one.text, one.kind) for one in program.compute_findings(rows)]
     said = "cuInit: cuInit: CUDA_ERROR_UNKNOWN: nvidia-uvm is not loaded"
     assert found == [
         ("CUDA", said, "repair_service"),
@@ -783,7 +783,7 @@ def test_promised_numbers_are_those_of_the_facts() -> None:
         for name, gpu in gpus.items()
         if gpu.get("vendor", "nvidia") == "nvidia" and gpu["count"] >= 1
     }
-    assert expected == program._PROMISED
+    assert expected == program.PROMISED
 
 
 @pytest.mark.parametrize(
@@ -871,7 +871,7 @@ def test_endpoint_of_the_agent_is_the_proxy_s_or_the_region_s(bench: Bench) -> N
     asked = program.Machine(str(bench.root), 10)
     bench.file("/run/cloud-init/instance-data.json", json.dumps({"v1": {"region": "cn-north-1"}}))
     bench.file(f"{AGENT_D}/file_base.json", "{}")
-    assert program._endpoint(asked) == ("monitoring.cn-north-1.amazonaws.com.cn", 443)
+    assert program.endpoint_of(asked) == ("monitoring.cn-north-1.amazonaws.com.cn", 443)
     proxy = {"HTTPS_PROXY": "http://user:word@proxy.example:3128"}
     bench.file("/opt/aws/amazon-cloudwatch-agent/etc/env-config.json", json.dumps(proxy))
-    assert program._endpoint(asked) == ("proxy.example", 3128)
+    assert program.endpoint_of(asked) == ("proxy.example", 3128)

@@ -92,7 +92,7 @@ def test_recipe_that_does_not_resolve_is_refused(recipe: Path) -> None:
 def test_version_at_two_places_is_refused(recipe: Path) -> None:
     move = bump.Move("efa", "1.47.0", "1.50.0", "")
     with pytest.raises(UsageError, match=r"efa.version: expected one place in the recipe's text, got 0"):
-        bump._with_version("efa: &x {mode: full}\n", move, "1.47.0")
+        bump.with_version("efa: &x {mode: full}\n", move, "1.47.0")
 
 
 def test_summary_is_markdown(recipe: Path) -> None:

@@ -207,7 +207,7 @@ def breaking_off(home: Path, *addresses: str) -> Iterator[str]:
     sandbox or a machine asks the home's own server, where `half` leaves what a client that did not notice has.)"""
     root = home / "mirror" / "current"
     cut = {(root / below(address)).resolve() for address in addresses}
-    whole: Any = mirror_server._handler(root, lambda _: None)
+    whole: Any = mirror_server.handler(root, lambda _: None)
 
     class Handler(whole):  # type: ignore[misc]
         def do_GET(self) -> None:

@@ -80,8 +80,8 @@ def test_gpu_metrics_arrive_with_their_dimensions(here: Here, endpoint: str, mon
         "append_dimensions": {name: f"${{aws:{name}}}" for name in (*DIMENSIONS, "AutoScalingGroupName")},
     }
     work = here.metrics(endpoint, section)
-    work._collect(work.plugins[0])
-    work._flush()
+    work.collect(work.plugins[0])
+    work.flush()
     cloudwatch = _client("cloudwatch", endpoint)
     found = cloudwatch.list_metrics(Namespace="Arrival")["Metrics"]
     shapes = {tuple(sorted((d["Name"], d["Value"]) for d in metric["Dimensions"])) for metric in found}
@@ -109,7 +109,7 @@ def test_host_is_a_dimension_only_when_nothing_is_appended(
     here: Here, appended: dict[str, str], has_host: bool
 ) -> None:
     work = here.metrics("http://127.0.0.1:9", {"metrics_collected": NVIDIA, "append_dimensions": appended})
-    assert ("host" in work._own) is has_host
+    assert ("host" in work.agent_metrics) is has_host
 
 
 def test_names_units_and_resolution_follow_the_configuration(here: Here) -> None:
@@ -145,8 +145,8 @@ def test_nvidia_smi_that_hangs_costs_a_sample_after_five_seconds(
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
-    assert gpu._SECONDS == 5.0
-    monkeypatch.setattr(gpu, "_SECONDS", 0.5)
+    assert gpu.SECONDS == 5.0
+    monkeypatch.setattr(gpu, "SECONDS", 0.5)
     with pytest.raises(gpu.SampleFailed, match=r"timed out after 0\.5 seconds"):
         gpu.sample(str(program), release="1.300071.0")
 
@@ -156,7 +156,7 @@ def test_processor_time_of_nvidia_smi_is_not_counted(tmp_path: Path, monkeypatch
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\nsleep 1; echo '<nvidia_smi_log/>'\n")
     program.chmod(0o755)
-    monkeypatch.setattr(gpu, "_SECONDS", 0.4)
+    monkeypatch.setattr(gpu, "SECONDS", 0.4)
     started = time.monotonic()
     monkeypatch.setattr(gpu, "_computed", lambda _: time.monotonic() - started - 0.1)
     assert gpu.sample(str(program), release="1.300071.0")[1] == []
@@ -257,8 +257,8 @@ def _settle(work: logs.Logs) -> None:
     while quiet < 3 and time.monotonic() < deadline:
         work.step()
         for stream in work.streams.values():
-            stream._opened = 0.0  # the half second is over
-        busy = any(stream.events or stream._open for stream in work.streams.values())
+            stream.opened = 0.0  # the half second is over
+        busy = any(stream.events or stream.pending for stream in work.streams.values())
         quiet = 0 if busy else quiet + 1
     assert quiet == 3
 
@@ -345,9 +345,9 @@ def test_truncated_file_is_read_from_its_start(tmp_path: Path) -> None:
 
 def test_batches_keep_to_the_services_limits() -> None:
     day = 24 * 3600 * 1000
-    assert len(logs._batch([(0, "x", 1, 1)] * 10001)) == 10000
-    assert len(logs._batch([(0, "x", 1, 1), (day + 1, "y", 1, 2)])) == 1
-    assert len(logs._batch([(0, "x" * 600000, 1, 1)] * 2)) == 1
+    assert len(logs.batch_of([(0, "x", 1, 1)] * 10001)) == 10000
+    assert len(logs.batch_of([(0, "x", 1, 1), (day + 1, "y", 1, 2)])) == 1
+    assert len(logs.batch_of([(0, "x" * 600000, 1, 1)] * 2)) == 1
 
 
 def test_signature_is_amazons_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +425,7 @@ def test_what_is_queued_is_sent_at_the_end(here: Here, endpoint: str, monkeypatc
     thread = threading.Thread(target=work.run)
     thread.start()
     deadline = time.monotonic() + 10
-    while not work._queue and time.monotonic() < deadline:
+    while not work.queue and time.monotonic() < deadline:
         time.sleep(0.01)
     here.stop.set()
     thread.join(10)
@@ -452,7 +452,7 @@ def test_a_configuration_comes_from_parameter_store(endpoint: str, tmp_path: Pat
 
 def test_a_part_is_named_by_its_source() -> None:
     given = ("default", "file:/a/base.json", "ssm:AmazonCloudWatch-x", "ssm:/team/x")
-    assert [ctl._part_name(source) for source in given] == [
+    assert [ctl.part_name(source) for source in given] == [
         "default",
         "file_base.json",
         "ssm_AmazonCloudWatch-x",

@@ -131,7 +131,7 @@ def test_linter_and_replica_read_one_table(update_golden: bool) -> None:
 
 
 def test_linter_and_replica_replace_the_same_dimensions() -> None:
-    assert set(lint._APPENDED) == set(configuration.APPENDABLE) and lint._CLASSES == schema.CLASSES
+    assert set(lint.APPENDED_DIMENSIONS) == set(configuration.APPENDABLE) and lint.LOG_GROUP_CLASSES == schema.CLASSES
 
 
 def test_replica_has_the_rows_of_the_table(update_golden: bool) -> None:
@@ -157,10 +157,10 @@ def test_replica_measures_what_the_linter_allows(plugin: str) -> None:
         (agent_document.AgentConfig, known()),
         (agent_document.AgentSettings, known("agent") | set(lint.UNLISTED)),
         (agent_document.AgentLogs, known("logs")),
-        (agent_document.AgentLogFile, known(*lint._ENTRY["files"])),
+        (agent_document.AgentLogFile, known(*lint.LOG_ENTRIES["files"])),
         (agent_document.AgentMetrics, known("metrics")),
-        (agent_document.AgentMetricsCollected, lint._PLUGINS),
-        (agent_document.NvidiaGpuPlugin, lint._GPU),
+        (agent_document.AgentMetricsCollected, lint.PLUGINS),
+        (agent_document.NvidiaGpuPlugin, lint.GPU_KEYS),
     ],
 )
 def test_plan_writes_only_keys_of_the_agent(kind: Any, known: Collection[str]) -> None:

@@ -61,7 +61,7 @@ def test_library_says_its_version(
     assert "(NEEDED)" not in shown  # not even a libc
     function, kind, read = asked
     answer = process.run(
-        [sys.executable, "-c", shared_libraries._PROGRAM, str(found[0]), function, kind], timeout=30
+        [sys.executable, "-c", shared_libraries.PROGRAM, str(found[0]), function, kind], timeout=30
     ).stdout
     assert read(json.loads(answer)["value"]) == expected
 

@@ -189,7 +189,7 @@ def test_cell_of_a_markdown_table(value: object, cell: str) -> None:
 
 def test_html_and_markdown_templates_escape() -> None:
     for name, shown in (("x.html.j2", "&lt;b&gt;"), ("x.md.j2", "&lt;b>")):
-        template = templating._environment(name.endswith(".md.j2")).overlay()
+        template = templating.jinja_environment(name.endswith(".md.j2")).overlay()
         template.loader = __import__("jinja2").DictLoader({name: "{{ value }}"})
         assert template.get_template(name).render(value="<b>") == shown
 

@@ -148,4 +148,4 @@ def test_table_without_the_key_is_left() -> None:
     "value", ["13.0", "580", "1e5", "yes", "2.28.9", "2026-11-22", "a: b", "v2.5", "", "0x1f", "x#y"]
 )
 def test_text_stays_text(value: str) -> None:
-    assert parse_yaml(f"key: {table_text._flow([value])}", "x")["key"] == [value]
+    assert parse_yaml(f"key: {table_text.flow_style([value])}", "x")["key"] == [value]

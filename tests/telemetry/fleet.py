@@ -19,8 +19,8 @@ def fill(aws: Any, now: float) -> None:
     for instance, kind, loads, age in ((BUSY, "g5.12xlarge", (95, 1), 60), (IDLE, "g4dn.xlarge", (0,), 600)):
         data = [datum for step in range(PERIODS) for datum in _metrics(instance, kind, loads, now - 60 * step)]
         aws("cloudwatch").put_metric_data(Namespace="CWAgent", MetricData=data)
-        _put(aws, instance, [heartbeat(instance, now - age)])
-    _put(aws, BUSY, [event(BUSY, 48, "critical", "kernel", now), event(BUSY, 79, "fatal", "userland", now)])
+        put(aws, instance, [heartbeat(instance, now - age)])
+    put(aws, BUSY, [event(BUSY, 48, "critical", "kernel", now), event(BUSY, 79, "fatal", "userland", now)])
 
 
 def _metrics(instance: str, kind: str, loads: tuple[int, ...], when: float) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def event(instance: str, code: int, severity: str, origin: str, when: float) -> 
     return json.dumps(emf.event_document(fields, int(when * 1e6), {"InstanceId": instance}, 0.5))
 
 
-def _put(aws: Any, instance: str, lines: list[str]) -> None:
+def put(aws: Any, instance: str, lines: list[str]) -> None:
     logs = aws("logs")
     if not logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix=instance)["logStreams"]:
         logs.create_log_stream(logGroupName=GROUP, logStreamName=instance)

@@ -54,7 +54,7 @@ class Instance:
         """The data of the minute before the one that is evaluated next."""
         when = self.aws.now - datetime.timedelta(seconds=30)
         self._put_metrics(minute, when)
-        lines = [self._heartbeat(minute, when)] if minute.heartbeat else []
+        lines = [self.heartbeat(minute, when)] if minute.heartbeat else []
         self.held = [(wait - 1, line, at) for wait, line, at in self.held]
         self.held += [(minute.late, line, when) for line in minute.events]
         due = [(line, at) for wait, line, at in self.held if wait <= 0]
@@ -73,7 +73,7 @@ class Instance:
         if data:
             self.aws("cloudwatch").put_metric_data(Namespace="CWAgent", MetricData=data)
 
-    def _heartbeat(self, minute: Minute, when: datetime.datetime) -> str:
+    def heartbeat(self, minute: Minute, when: datetime.datetime) -> str:
         fields = {"Heartbeat": 1, "RecordsLost": 0, "EventsDropped": 0, "LagSeconds": 0.1, **minute.parser}
         units = {name: "Seconds" if name == "LagSeconds" else "Count" for name in fields}
         return self.document("heartbeat", fields, units, when)
@@ -92,13 +92,13 @@ class Instance:
     def lost(self) -> str:
         """The line of a GPU that is lost at boot, as the parser makes it of what nvidia-smi prints then."""
         (board,), _ = snapshot.boards(LOST)
-        fields, units = snapshot._with_metrics(board)
+        fields, units = snapshot.with_metrics(board)
         fields["severity"], fields["action"] = details.board_advice(fields)
         return self.document("recovery", fields, units, self.aws.now - datetime.timedelta(seconds=30))
 
     def unanswered(self) -> str:
         """The line of an nvidia-smi that failed at boot."""
-        fields, units = snapshot._unanswered("nvidia-smi: exit status 9")
+        fields, units = snapshot.unanswered("nvidia-smi: exit status 9")
         return self.document("recovery", fields, units, self.aws.now - datetime.timedelta(seconds=30))
 
     def _put_lines(self, lines: Sequence[tuple[str, datetime.datetime]]) -> None:

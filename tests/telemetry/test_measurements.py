@@ -115,7 +115,7 @@ def test_fleet_is_read(aws: Any) -> None:
 def test_instance_without_gpu_metrics_is_known_by_its_parser(aws: Any) -> None:
     """An instance whose GPU metrics stopped is what the page must not hide."""
     aws("logs").create_log_group(logGroupName=fleet.GROUP)
-    fleet._put(aws, fleet.BUSY, [fleet.heartbeat(fleet.BUSY, time.time())])
+    fleet.put(aws, fleet.BUSY, [fleet.heartbeat(fleet.BUSY, time.time())])
     [found] = read(aws).instances
     assert (found.instance_id, found.devices, found.idle_usd) == (fleet.BUSY, 0, None)
 

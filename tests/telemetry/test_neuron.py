@@ -75,7 +75,7 @@ def live(
         if events:
             aws("logs").put_log_events(logGroupName=GROUP, logStreamName="s", logEvents=events)
         lines = [
-            {"timestamp": milliseconds, "message": instance._heartbeat(Minute(), when.replace(tzinfo=None))}
+            {"timestamp": milliseconds, "message": instance.heartbeat(Minute(), when.replace(tzinfo=None))}
             for instance in (Instance(aws, name) for name in heartbeats)
         ]
         if lines:

@@ -122,9 +122,9 @@ class Breakable:
         self.connections = 0
         self.frozen = False
         self.refuses = False
-        self.port = serve(self._join)
+        self.port = serve(self.relay)
 
-    def _join(self, front: socket.socket) -> None:
+    def relay(self, front: socket.socket) -> None:
         self.connections += 1
         if self.refuses:
             front.close()

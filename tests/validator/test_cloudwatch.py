@@ -105,7 +105,7 @@ def test_throttled_call_is_retried_with_backoff(cloudwatch: CloudWatch, code: st
             raise answer
         return answer
 
-    cloudwatch._logs.get_log_events = get_log_events
+    cloudwatch.logs.get_log_events = get_log_events
     assert cloudwatch.events(GROUP, STREAM) == []
     assert slept == [0.25, 0.5, 1.0]
 
@@ -125,7 +125,7 @@ def test_refusal_has_a_hint(cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPa
     def get_log_events(**_: Any) -> Any:
         raise refused(code)
 
-    cloudwatch._logs.get_log_events = get_log_events
+    cloudwatch.logs.get_log_events = get_log_events
     with pytest.raises(ApiRefused, match=f"logs:GetLogEvents: {code}: said AWS") as caught:
         cloudwatch.events(GROUP, STREAM)
     assert words in str(caught.value)
@@ -146,7 +146,7 @@ def test_an_answer_of_a_login_page_is_not_the_images_fault(
     """botocore reads an HTML page as an answer without content; that is retried, and then no verdict of the image."""
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
     cloudwatch.sleep = lambda _seconds: None
-    monkeypatch.setattr(cloudwatch._logs, "get_log_events", lambda **_: page)
+    monkeypatch.setattr(cloudwatch.logs, "get_log_events", lambda **_: page)
     with pytest.raises(ApiRefused, match="logs:GetLogEvents: the answer is not one of AWS: it has no 'events'"):
         cloudwatch.events("group", "stream")
 
@@ -154,8 +154,8 @@ def test_an_answer_of_a_login_page_is_not_the_images_fault(
         def paginate(self, **_: Any) -> list[dict[str, Any]]:
             return [page]
 
-    monkeypatch.setattr(cloudwatch._logs, "get_paginator", lambda _name: Paginator())
-    monkeypatch.setattr(cloudwatch._metrics, "get_paginator", lambda _name: Paginator())
+    monkeypatch.setattr(cloudwatch.logs, "get_paginator", lambda _name: Paginator())
+    monkeypatch.setattr(cloudwatch.metrics, "get_paginator", lambda _name: Paginator())
     with pytest.raises(ApiRefused, match="it has no 'logGroups'"):
         cloudwatch.retention_days("group")
     with pytest.raises(ApiRefused, match="it has no 'MetricDataResults'"):
@@ -174,7 +174,7 @@ def test_an_answer_that_cannot_be_parsed_is_retried(cloudwatch: CloudWatch, monk
             raise first
         return first
 
-    monkeypatch.setattr(cloudwatch._logs, "get_log_events", answer)
+    monkeypatch.setattr(cloudwatch.logs, "get_log_events", answer)
     assert cloudwatch.events("group", "stream") == []
 
 
@@ -219,7 +219,7 @@ def test_log_pages_without_an_end_are_given_up(cloudwatch: CloudWatch, monkeypat
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.1)
     numbers = count()
     page = lambda **_: {"events": [], "nextForwardToken": f"t{next(numbers)}"}  # noqa: E731
-    cloudwatch._logs.get_log_events = page  # type: ignore[method-assign]
+    cloudwatch.logs.get_log_events = page  # type: ignore[method-assign]
     with pytest.raises(ApiRefused, match="no end of pages after 0 s"):
         cloudwatch.events(GROUP, STREAM)
 
@@ -233,13 +233,13 @@ def test_empty_pages_before_events_are_read_on(cloudwatch: CloudWatch) -> None:
         {"events": [event], "nextForwardToken": "c"},
         {"events": [], "nextForwardToken": "c"},
     ]
-    cloudwatch._logs.get_log_events = lambda **_: pages.pop(0)  # type: ignore[method-assign]
+    cloudwatch.logs.get_log_events = lambda **_: pages.pop(0)  # type: ignore[method-assign]
     assert [one.message for one in cloudwatch.events(GROUP, STREAM) or []] == ["NVRM: Xid"]
 
 
 def test_a_log_event_without_its_times_is_refused(cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
     page = {"events": [{"message": "x"}], "nextForwardToken": "a"}
-    cloudwatch._logs.get_log_events = lambda **_: page  # type: ignore[method-assign]
+    cloudwatch.logs.get_log_events = lambda **_: page  # type: ignore[method-assign]
     with pytest.raises(ApiRefused, match="the answer is not one of AWS: it has no 'timestamp'"):
         cloudwatch.events(GROUP, STREAM)

@@ -150,7 +150,7 @@ def test_the_command_itself(tmp_path: Path, script: str, rc: int, size: int) -> 
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
-    done = subprocess.run(["sh", "-c", evidence._BUG_REPORT], env=env, capture_output=True, timeout=60)
+    done = subprocess.run(["sh", "-c", evidence.BUG_REPORT_COMMAND], env=env, capture_output=True, timeout=60)
     assert done.returncode == rc
     content = gzip.decompress(done.stdout) if done.stdout[:2] == b"\x1f\x8b" and size == 100 else done.stdout
     assert len(content) == size
@@ -158,7 +158,9 @@ def test_the_command_itself(tmp_path: Path, script: str, rc: int, size: int) -> 
 
 
 def test_the_command_without_the_script(tmp_path: Path) -> None:
-    done = subprocess.run(["/bin/sh", "-c", evidence._BUG_REPORT], env={"PATH": str(tmp_path)}, capture_output=True)
+    done = subprocess.run(
+        ["/bin/sh", "-c", evidence.BUG_REPORT_COMMAND], env={"PATH": str(tmp_path)}, capture_output=True
+    )
     assert done.returncode == 127 and done.stdout == b""
 
 

@@ -71,7 +71,7 @@ def test_no_check_hides_another_of_its_name(run: Run, tmp_path: Path) -> None:
 def test_host_is_not_a_parameter_of_the_id(case: str, shown: str) -> None:
     backend = SimpleNamespace(get_pytest_id=lambda: "ssh://ip-10-0-0-7.ec2.internal:22")
     callspec = SimpleNamespace(id=case, params={"_testinfra_host": SimpleNamespace(backend=backend)})
-    assert selection._parameters(SimpleNamespace(callspec=callspec)) == shown  # type: ignore[arg-type]
+    assert selection.host_parameters(SimpleNamespace(callspec=callspec)) == shown  # type: ignore[arg-type]
 
 
 # The types of the agent's planned configuration.

@@ -102,4 +102,4 @@ def test_marks_of_a_user_s_own_are_not_refused(name: str) -> None:
 
     from validator import selection
 
-    assert not difflib.get_close_matches(name, selection._MARKS, 1, selection._MISSPELT)
+    assert not difflib.get_close_matches(name, selection.MARKS, 1, selection.MISSPELT)

@@ -25,16 +25,16 @@ _UNIT_FILE = f"/etc/systemd/system/{_UNIT}"
 _HOME = "/opt/aws/cloudwatch/drain"
 _PROGRAM, _DRILL_SCRIPTS = f"{_HOME}/gpu-ami-drain-hook.py", f"{_HOME}/drill.d"
 _SCRIPTS = "/etc/gpu-ami/drain.d"
-_STATUS = "/run/gpu-ami-drain-hook/status.json"
+STATUS = "/run/gpu-ami-drain-hook/status.json"
 _LATE = 30.0  # seconds since the last look, which comes each 5 s; a machine is slow after boot
 # Waits for the first look after boot, and for the next one if the network was not up at the first.
-_LAST_LOOK = (
-    f"for i in $(seq 100); do grep -qs '\"problems\": \\[\\]' {_STATUS} && break; sleep 0.2; done;"
-    f" cat {_STATUS} && echo && cut -d' ' -f1 /proc/uptime"
+LAST_LOOK = (
+    f"for i in $(seq 100); do grep -qs '\"problems\": \\[\\]' {STATUS} && break; sleep 0.2; done;"
+    f" cat {STATUS} && echo && cut -d' ' -f1 /proc/uptime"
 )
 _DRILL_SECONDS = 30
 # Asks unit $2 for a drill, and prints the line that its end adds to log $1 within $3 seconds.
-_DRILL = r"""
+DRILL = r"""
 n=$(cat -- "$1" 2>/dev/null | wc -l); pid=$(systemctl show -p MainPID --value -- "$2")
 [ "${pid:-0}" -gt 0 ] || { echo "$2 has no main process" >&2; exit 3; }
 kill -USR1 "$pid" || exit 3
@@ -64,7 +64,7 @@ def test_hook_is_running_and_enabled(host: Any, observe: Observe) -> None:
 @pytest.mark.survives
 def test_metadata_is_read(host: Any, observe: Observe) -> None:
     """The hook polled the instance metadata recently and without error. A hook that cannot poll is active, too."""
-    shown = host.run(_LAST_LOOK)
+    shown = host.run(LAST_LOOK)
     if shown.rc != 0:
         observe.fail(f"the drain hook has not polled since boot: {shown.stderr.strip()}")
     document, _, uptime = shown.stdout.strip().rpartition("\n")
@@ -196,7 +196,7 @@ def _drill(host: Any, plan: PlanDocument, observe: Observe) -> str:
     """The line that a drill of the running hook adds to its log."""
     log = section(plan, "drain_hook", DrainHook)["log"]
     words = shlex.join([log, _UNIT, str(_DRILL_SECONDS)])
-    done = host.run(f"sh -c {shlex.quote(_DRILL)} drill {words}", timeout=_DRILL_SECONDS + 30)
+    done = host.run(f"sh -c {shlex.quote(DRILL)} drill {words}", timeout=_DRILL_SECONDS + 30)
     if done.rc == 3:
         observe.fail(f"no drill: {done.stderr.strip()}")
     if done.rc != 0:

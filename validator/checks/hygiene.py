@@ -14,12 +14,12 @@ from validator.probes import MachineUnderTest
 _INSTANCE_ID = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"
 # An access key id of IAM: long-term (AKIA) or of a session (ASIA).
 # Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html
-_ACCESS_KEY = "(^|[^A-Z0-9])A[KS]IA[A-Z0-9]{16}([^A-Z0-9]|$)"
+ACCESS_KEY = "(^|[^A-Z0-9])A[KS]IA[A-Z0-9]{16}([^A-Z0-9]|$)"
 # Tokens with a vendor's prefix: GitHub, GitLab, Hugging Face, NVIDIA (NGC).
 # Sources: https://docs.github.com/en/authentication/keeping-your-account-and-data-secure/about-authentication-to-github,
 # https://docs.gitlab.com/security/tokens/#token-prefixes, https://huggingface.co/docs/hub/security-tokens,
 # https://docs.nvidia.com/ngc/latest/ngc-user-guide.html
-_TOKEN = (
+TOKEN = (
     "(^|[^A-Za-z0-9])(gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{50,}|glpat-[A-Za-z0-9_-]{20}"
     "|hf_[A-Za-z]{34}|nvapi-[A-Za-z0-9_-]{40,})"
 )
@@ -33,7 +33,7 @@ _CREDENTIAL_FILES = (
     ".cache/huggingface/token", ".huggingface/token", ".kube/config",
 )  # fmt: skip
 # One rule a line, without comments ("#1000" is a user, "#include" is not a comment).
-_SUDO_RULES = (
+SUDO_RULES = (
     r"cat /etc/sudoers /etc/sudoers.d/* 2>/dev/null | sed -e ':a' -e '/\\$/{N;s/\\\n//;ba' -e '}'"
     " | grep -E '^[[:space:]]*([^#[:space:]]|#[0-9])'"
 )
@@ -202,7 +202,7 @@ def test_no_credentials_left(host: Any, observe: Observe) -> None:
         f"for h in {_HOMES}; do for f in {' '.join(_CREDENTIAL_FILES)};"
         ' do [ -s "$h/$f" ] && [ "$h" != / ] && echo "$h/$f"; done; done'
     )
-    by_content = host.run(f"grep -rIlE -e '{_ACCESS_KEY}' -e '{_TOKEN}' {_KEY_DIRECTORIES} 2>/dev/null")
+    by_content = host.run(f"grep -rIlE -e '{ACCESS_KEY}' -e '{TOKEN}' {_KEY_DIRECTORIES} 2>/dev/null")
     addresses = host.run(
         f"{{ grep -rIoE '{_SECRET_IN_URL}' /etc; for h in {_HOMES}; do [ \"$h\" = / ] || grep -sIoE"
         f" '{_SECRET_IN_URL}' $h/.[a-z]* $h/.config/*/* /dev/null; done; }} 2>/dev/null"
@@ -219,9 +219,9 @@ def test_only_login_user_has_passwordless_sudo(host: Any, plan: PlanDocument, ob
 
     Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager.html
     """
-    rules = [" ".join(line.split()) for line in _lines(host.run(_SUDO_RULES).stdout)]
+    rules = [" ".join(line.split()) for line in _lines(host.run(SUDO_RULES).stdout)]
     allowed = {"root", "ssm-user", plan["os"]["ssh_user"]}
-    others = sorted({who for rule in rules for who in _roots(rule)} - allowed)
+    others = sorted({who for rule in rules for who in roots(rule)} - allowed)
     observe(rules, f"only {', '.join(sorted(allowed))}")
     if any(re.match(r"Defaults\b[^#]*!authenticate", rule) for rule in rules):
         observe.fail("sudo never asks for a password (Defaults !authenticate)")
@@ -229,7 +229,7 @@ def test_only_login_user_has_passwordless_sudo(host: Any, plan: PlanDocument, ob
         observe.fail(f"sudo without a password: expected {', '.join(sorted(allowed))}, got also {', '.join(others)}")
 
 
-def _roots(rule: str) -> list[str]:
+def roots(rule: str) -> list[str]:
     """Users to whom a rule gives every command as root without a password: `who host = (whom) NOPASSWD: ALL`."""
     head, _, rights = rule.partition("=")
     who = re.fullmatch(r"([^\s,]+(?: ?, ?[^\s,]+)*) \S+ ?", head)

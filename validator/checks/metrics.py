@@ -154,7 +154,7 @@ def test_values_are_the_boards(
         if point is not None:
             measurement = series.name.removeprefix(PREFIX)
             values.setdefault(gpu.index, {})[measurement] = point.value
-            wrong += _judge(measurement, point.value, gpu, board)
+            wrong += judge(measurement, point.value, gpu, board)
     observe(values, "within the board's limits; memory_total and PCIe width as on the host")
     if not values:
         unproven("no datapoint arrived")
@@ -162,7 +162,7 @@ def test_values_are_the_boards(
         observe.fail("; ".join(wrong[:10]))
 
 
-def _judge(name: str, value: float, gpu: Gpu, board: PlannedGpu) -> list[str]:
+def judge(name: str, value: float, gpu: Gpu, board: PlannedGpu) -> list[str]:
     row, shown = BY_NAME.get(name), gpu.values.get(name)
     if row is None:
         return [f"GPU {gpu.index} {name}: {value:g}, but no tolerance is defined"]

@@ -381,7 +381,7 @@ class SlurmCluster:
     uuids: list[list[str]] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
     _hosts: list[tuple[str, int]] = field(default_factory=list)
-    _began: bool = False
+    began: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -393,7 +393,7 @@ class SlurmCluster:
         self.uuids = [_UUID.findall(text) for text in described]
         self._hosts = [(_word(text, "host"), int(_word(text, "cpus"))) for text in described]
         self.versions = [f"{_word(text, 'slurm')}, {_word(text, 'munge')}" for text in described]
-        self._began = True
+        self.began = True
         self.together.each(lambda member: _root(member, _PREPARE.format(folder=FOLDER, key=_KEY), "is prepared"))
         for name, text in self.files().items():
             self.together.each(lambda member, n=name, t=text: _put(member, n, t))  # type: ignore[misc]
@@ -476,7 +476,7 @@ class SlurmCluster:
             with contextlib.suppress(nodes.NodeFailed):
                 member.run("sudo -n sh -s", 60, _LEAVE.format(folder=FOLDER, key=_KEY).encode())
 
-        if self._began:
+        if self.began:
             self.together.each(clean)
 
 

@@ -40,7 +40,7 @@ _FIELDS = (
     "compute_mode",
 )  # fmt: skip
 _QUERY = f"nvidia-smi --query-gpu={','.join(_FIELDS)} --format=csv,noheader,nounits"
-_DKMS = ("/usr", "/bin", "/sbin", "/lib", "/etc/dkms", "/var/lib/dkms")  # its program, its state, and the modules
+DKMS_MODULE = ("/usr", "/bin", "/sbin", "/lib", "/etc/dkms", "/var/lib/dkms")  # its program, its state, and the modules
 _HIDES = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 
 
@@ -339,8 +339,8 @@ def test_dkms_built_for_every_kernel(
     if "dkms" not in package and section(plan, "nvidia_driver", NvidiaDriver).get("source") != "grid":
         unproven(f"the plan's driver is not a DKMS package ({package})")
     judged = since_image.passed("nvidia_driver::test_dkms_built_for_every_kernel") if since_image else None
-    if since_image and judged and len(since_image.unchanged(_DKMS)) == len(_DKMS):
-        observe(unchanged_since_image(_DKMS, judged.observed), judged.planned)
+    if since_image and judged and len(since_image.unchanged(DKMS_MODULE)) == len(DKMS_MODULE):
+        observe(unchanged_since_image(DKMS_MODULE, judged.observed), judged.planned)
         return
     planned = section(plan, "nvidia_driver", NvidiaDriver)["version"]
     status = output(host, "dkms status", timeout=SCAN_SECONDS)

@@ -38,7 +38,7 @@ done
 """
 # What an adapter sends: messages, RDMA writes, and its answers to RDMA reads of others. Whether tx_bytes counts the
 # latter two as well is unverified: the sum is never less than what was sent.
-_COUNTERS = """\
+COUNTERS = """\
 cd "${1:-/sys/class}" || exit
 for device in infiniband/*; do
   counters=$device/ports/1/hw_counters
@@ -77,7 +77,7 @@ def together(group: nodes.Group) -> Iterator[nodes.Together]:
         yield members
 
 
-def _judged(together: nodes.Together, observe: Observe, step: Callable[[], _Result]) -> _Result:
+def judged(together: nodes.Together, observe: Observe, step: Callable[[], _Result]) -> _Result:
     """The result of a step; where it fails, the check fails and names the nodes that have died."""
     try:
         return step()
@@ -105,7 +105,7 @@ def test_every_node_logs_in_to_every_other(together: nodes.Together, observe: Ob
                 wrong.append(f"{member.name} to {other.name}: another machine answers at {other.address}")
         return wrong
 
-    wrong = [line for lines in _judged(together, observe, lambda: together.each(log_in)) for line in lines]
+    wrong = [line for lines in judged(together, observe, lambda: together.each(log_in)) for line in lines]
     observe(pairs, "every node answers every other one")
     if wrong:
         observe.fail("; ".join(wrong))
@@ -116,7 +116,7 @@ def test_every_node_reaches_every_other_on_any_port(together: nodes.Together, ob
 
     Open MPI and NCCL listen on such ports. A security group without a rule for its own members drops them.
     """
-    _judged(together, observe, lambda: together.put("tcp_exchange.py", remote.source("tcp_exchange")))
+    judged(together, observe, lambda: together.put("tcp_exchange.py", remote.source("tcp_exchange")))
     python = f"python3 -IS {together.folder}/tcp_exchange.py"
     pairs, wrong = {}, []
     with contextlib.ExitStack() as stack:
@@ -130,7 +130,7 @@ def test_every_node_reaches_every_other_on_any_port(together: nodes.Together, ob
                 if member is other:
                     continue
                 command = f"{python} send {other.address} {port} 30"
-                done = _judged(together, observe, lambda m=member, c=command: m.run(c, _STEP_SECONDS))  # type: ignore[misc]
+                done = judged(together, observe, lambda m=member, c=command: m.run(c, _STEP_SECONDS))  # type: ignore[misc]
                 pairs[f"{member.name} to {other.name} port {port}"] = done.text.strip()
                 if done.rc != 0:
                     wrong.append(f"{member.name} to {other.name} port {port}: {done.text.strip() or 'no answer'}")
@@ -164,7 +164,7 @@ def test_open_mpi_runs_over_all_nodes(together: nodes.Together, mpi: mpi_jobs.Op
         command = mpi_jobs.command(mpi, together, 1, ["python3", "-IS", program, mpi.library])
         return together.members[0].run(command, _JOB_SECONDS)
 
-    done = _judged(together, observe, job)
+    done = judged(together, observe, job)
     rows = mpi_jobs.read_ranks(done.text)
     observe({"mpirun": mpi.mpirun, "version": mpi.version, "ranks": rows}, "one rank a node, every sum right")
     wrong = mpi_jobs.rank_defects(rows, together.members, 1)
@@ -201,7 +201,7 @@ def test_libfabric_has_endpoints_of_every_adapter(
     seen: dict[str, object] = {}
     wrong = []
     for member in together.members:
-        listed = _judged(together, observe, lambda m=member: m.run(f"{_FI_INFO} -p efa", _STEP_SECONDS)).text  # type: ignore[misc]
+        listed = judged(together, observe, lambda m=member: m.run(f"{_FI_INFO} -p efa", _STEP_SECONDS)).text  # type: ignore[misc]
         counts = {kind: listed.count(f"type: FI_EP_{kind}") for kind in ("RDM", "DGRAM")}
         peers = [device.p2p for device in rdma.read(member.run(rdma.LIST).text) if device.is_efa]
         seen[member.name] = counts | {"p2p": peers}
@@ -222,9 +222,9 @@ def test_efa_carries_messages_between_nodes(together: nodes.Together, adapters: 
     seen = {}
     for other in others:
         serve = f"{_FI_PINGPONG} -p efa"
-        with contextlib.closing(_judged(together, observe, lambda c=serve: first.start(c, _STEP_SECONDS))):  # type: ignore[misc]
+        with contextlib.closing(judged(together, observe, lambda c=serve: first.start(c, _STEP_SECONDS))):  # type: ignore[misc]
             command = f"sleep 1; {_FI_PINGPONG} -p efa {first.address}"
-            done = _judged(together, observe, lambda m=other, c=command: m.run(c, _STEP_SECONDS))  # type: ignore[misc]
+            done = judged(together, observe, lambda m=other, c=command: m.run(c, _STEP_SECONDS))  # type: ignore[misc]
         seen[other.name] = done.text.strip().splitlines()[-1:]
         if done.rc != 0:
             observe.fail(f"{other.name} to {first.name}: {done.stderr.decode(errors='replace').strip() or done.text}")
@@ -255,7 +255,7 @@ def collectives(
 
 
 def _counters(member: nodes.Member) -> dict[str, int]:
-    rows = [line.rsplit(" ", 1) for line in member.run(_COUNTERS).text.splitlines()]
+    rows = [line.rsplit(" ", 1) for line in member.run(COUNTERS).text.splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
 
 

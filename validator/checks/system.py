@@ -16,7 +16,7 @@ from validator.observe import Observe, unproven
 from validator.probes import SinceImage, packages, system_upgrade, unchanged_since_image
 
 # Name, what the tool is run for, and what it prints. A replaced tool would make the checks that use it see nothing.
-_TOOLS = (
+TOOLS = (
     ("awk", "echo 'a:b' | awk -F: '{print $2}'", "b"),
     ("sed", "echo ab | sed -E 's/(a)b/\\1c/'", "ac"),
     ("grep", "echo ab | grep -oE 'b$'", "b"),
@@ -37,14 +37,14 @@ _TOOLS = (
 @pytest.mark.survives
 def test_tools_of_the_checks_work(host: Any, observe: Observe) -> None:
     """The text tools that checks run give correct output, so an empty result is reliable."""
-    lines = (f'printf "%s=%s\\n" {name} "$({command})"' for name, command, _ in _TOOLS)
+    lines = (f'printf "%s=%s\\n" {name} "$({command})"' for name, command, _ in TOOLS)
     said = dict(line.split("=", 1) for line in host.run("\n".join(lines)).stdout.splitlines() if "=" in line)
     wrong = [
         f"{name}: expected {expected!r}, got {said.get(name, '').strip()!r}"
-        for name, _, expected in _TOOLS
+        for name, _, expected in TOOLS
         if said.get(name, "").strip() != expected
     ]
-    observe(len(_TOOLS) - len(wrong), len(_TOOLS))
+    observe(len(TOOLS) - len(wrong), len(TOOLS))
     observe.nothing(wrong, "tools with wrong output")
 
 

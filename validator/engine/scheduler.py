@@ -32,7 +32,7 @@ _TOLD_SECONDS = 0.05
 # One check that computes for so long is not at the cost of the others' time limits; shorter ones are not counted.
 _LONG_SLICE_SECONDS = 0.1
 # Commands of tasks beside live ones in one batch: with a live one's command, and while no other task asks.
-_BESIDE_LIVE, _MOST_BESIDE = 2, 8
+BESIDE_LIVE, MOST_BESIDE = 2, 8
 
 
 def available() -> bool:
@@ -348,7 +348,7 @@ class Scheduler:
         if not any(self._has_others(task.host) for task in asking):
             return asking
         others, beside = ([task for task in asking if task.beside is wanted] for wanted in (False, True))
-        room = _MOST_BESIDE if not others else _BESIDE_LIVE if any(task.live for task in others) else 0
+        room = MOST_BESIDE if not others else BESIDE_LIVE if any(task.live for task in others) else 0
         few = list(dict.fromkeys(map(_text, beside)))[:room]  # equal questions are asked once
         later = [task for task in beside if _text(task) not in few]
         if later:

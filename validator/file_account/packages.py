@@ -51,7 +51,9 @@ def plan_variables(plan: Mapping[str, object]) -> dict[str, list[str]]:
     system, driver = plan.get("os", {}), plan.get("nvidia_driver", {})
     is_grid = isinstance(driver, Mapping) and driver.get("source") == "grid"
     return {
-        "source": sorted({_slug(str(row.get("url", "")), str(row.get("suite", "./"))) for row in repositories}),
+        "source": sorted(
+            {repository_slug(str(row.get("url", "")), str(row.get("suite", "./"))) for row in repositories}
+        ),
         "key": sorted(
             {str(row["key_fingerprint"]).upper() for row in (*sections, *repositories) if "key_fingerprint" in row}
         ),
@@ -62,7 +64,7 @@ def plan_variables(plan: Mapping[str, object]) -> dict[str, list[str]]:
     }
 
 
-def _slug(url: str, suite: str) -> str:
+def repository_slug(url: str, suite: str) -> str:
     """The name of a repository's file, as roles/vendor_packages writes it."""
     bare = re.sub(r"(/\.?)+$", "", re.sub(r"^[a-z]+://", "", f"{url}/{suite}"))
     return re.sub(r"[^A-Za-z0-9.]+", "-", bare)

@@ -10,7 +10,7 @@ from validator.observe import Observe, output
 
 MISSING = "missing"
 # Every bootable kernel has an index of its modules; `modinfo -k` reads the file that `modprobe` would load.
-_LISTED = (
+LISTED = (
     'for k in $(ls -1 /lib/modules); do [ -e "/lib/modules/$k/modules.dep" ] || continue;'
     ' echo "$k $(modinfo -k "$k" -F version %s 2>/dev/null || echo missing)"; done'
 )
@@ -18,7 +18,7 @@ _LISTED = (
 
 def on_disk(host: Any, module: str) -> dict[str, str]:
     """Kernel release → version of its `module`; "missing" if it has none."""
-    listed = output(host, _LISTED, module)
+    listed = output(host, LISTED, module)
     rows = (line.split(None, 1) for line in listed.splitlines() if line.strip())
     return {row[0]: row[1].strip() if len(row) > 1 else "" for row in rows}
 

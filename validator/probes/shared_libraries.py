@@ -12,7 +12,7 @@ from validator.observe import Observe, output
 
 # One Python process loads the library as any program does and calls one function of it, which must take no arguments
 # ("size"), a pointer to an int ("int*"), or a buffer and its length ("char*"). argv: soname, function, kind.
-_PROGRAM = """
+PROGRAM = """
 import ctypes, json, os, sys
 soname, function, kind = sys.argv[1:]
 call = getattr(ctypes.CDLL(soname), function)
@@ -82,7 +82,7 @@ def call(host: Any, observe: Observe, soname: str, function: str, kind: str) -> 
     __tracebackhide__ = True
     # With an empty environment, as for a service: without the settings of a login shell.
     program = "env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin python3 -IS -c %s %s %s %s"
-    done = host.run(program, _PROGRAM, soname, function, kind, pure=True)
+    done = host.run(program, PROGRAM, soname, function, kind, pure=True)
     if done.rc != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
         observe(lines[-1])

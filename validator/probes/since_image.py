@@ -47,7 +47,7 @@ class SinceImage:
     """A machine that was launched from an image whose files were judged."""
 
     def __init__(self, image: ImageFiles, machine: MachineUnderTest) -> None:
-        self._image, self._machine = image, machine
+        self._image, self.machine = image, machine
         self._same: frozenset[str] | None = None
 
     def passed(self, check: str) -> CheckRecord | None:
@@ -68,9 +68,9 @@ class SinceImage:
         """Every named path that is the image's own still; none where the machine's clock was behind the image."""
         named = [*self.trees(), "/etc/dkms", "/var/lib/dkms", APT, DPKG]
         since = int(self._image.newest) + 1
-        started = min(self._machine.boot_time, self._machine.first_boot_time)
+        started = min(self.machine.boot_time, self.machine.first_boot_time)
         command = remote.with_arguments("changed_since", str(since), *named)
-        shown = self._machine.host.run(f"(\n{command})", pure=True, timeout=SCAN_SECONDS)
+        shown = self.machine.host.run(f"(\n{command})", pure=True, timeout=SCAN_SECONDS)
         parts = shown.stdout.split("//\n")
         if started <= since or shown.rc != 0 or len(parts) != 5 or parts[4] != "end\n":
             return

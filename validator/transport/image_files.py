@@ -131,11 +131,11 @@ def enter(image: Image, budget: Budget | None = None) -> Entered:
     if channel._process.returncode != 0:
         lines = channel.recv_stderr(4096).decode(errors="replace").strip().splitlines()[:1] or ["no output"]
         entered.close()
-        raise ImageUnusable(f"{path} cannot be entered: {lines[0].removeprefix('cage: ')}", _hint(lines[0]))
+        raise ImageUnusable(f"{path} cannot be entered: {lines[0].removeprefix('cage: ')}", hint(lines[0]))
     return entered
 
 
-def _hint(error: str) -> str:
+def hint(error: str) -> str:
     if "Exec format error" in error:
         return "the image has another architecture than this machine"
     if "not permitted" in error or "denied" in error:

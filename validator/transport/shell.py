@@ -124,13 +124,13 @@ class Shell:
         self._fault: TransportFault | None = None
         self.root = root
         self._command = "sudo -n sh" if root and connection.target.user != "root" else "sh"
-        self._channel: paramiko.Channel | Channel = connection.open(f"exec {self._command}")
+        self.ssh_channel: paramiko.Channel | Channel = connection.open(f"exec {self._command}")
         # Its reply is not awaited here: the first batch is sent directly after it.
         functions = f"{remote.text('kill_marked')}{remote.text('batch_shell')}"
         ready = "printf '\\n%s ready\\n' \"$mark\"\n"
         program = f"mark={self._mark} limit={OUTPUT_BYTES}\n{functions}{ASK}{ready}"
         try:
-            self._channel.sendall(program.encode())
+            self.ssh_channel.sendall(program.encode())
         except Exception as error:
             raise self._dropped(error) from error
 
@@ -143,11 +143,11 @@ class Shell:
         try:
             self._line_with_mark(time.monotonic() + _START_SECONDS)
         except (ConnectionDropped, CommandExpired) as error:
-            self._channel.settimeout(1.0)
+            self.ssh_channel.settimeout(1.0)
             stderr = ""
             with contextlib.suppress(OSError):
-                stderr = self._channel.recv_stderr(4096).decode(errors="replace").strip()
-            self._channel.close()
+                stderr = self.ssh_channel.recv_stderr(4096).decode(errors="replace").strip()
+            self.ssh_channel.close()
             if not self.connection.alive:
                 raise
             kind = NotRoot if self.root else ConnectionDropped
@@ -163,7 +163,7 @@ class Shell:
         if not batch or self._fault is not None:
             self.wait_until_ready()
             return []
-        script = _script(batch)
+        script = batch_script(batch)
         self.batches += 1
         self.commands += len(batch)
         patience = max(command.deadline for command in batch) + 1 + _SLACK_SECONDS
@@ -192,13 +192,13 @@ class Shell:
             program = f"{remote.text('kill_marked')}validator_kill_marked '{self._mark}-.*'"
             with contextlib.suppress(Exception):
                 self.connection.run(f"{as_root}sh -c {shlex.quote(program)}", _END_SECONDS)
-        self._channel.close()
+        self.ssh_channel.close()
 
     def _send(self, data: bytes, patience: float) -> None:
         view = memoryview(data)
         while view:
-            self._channel.settimeout(min(patience, self._left()))
-            view = view[self._channel.send(bytes(view[:_CHUNK])) :]
+            self.ssh_channel.settimeout(min(patience, self._left()))
+            view = view[self.ssh_channel.send(bytes(view[:_CHUNK])) :]
 
     def _left(self) -> float:
         """Seconds until the batch must be over, however alive the host is. BudgetSpent: it must be."""
@@ -250,9 +250,9 @@ class Shell:
 
     def _receive(self, until: float) -> bytes:
         started = time.monotonic()
-        self._channel.settimeout(max(0.05, min(until - started, self._left())))
+        self.ssh_channel.settimeout(max(0.05, min(until - started, self._left())))
         try:
-            data = self._channel.recv(1 << 18)
+            data = self.ssh_channel.recv(1 << 18)
         except TimeoutError as error:
             raise self._dropped(error, "stopped answering") from error
         except CheckTimeout:
@@ -303,7 +303,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 16
 
 
-def _script(batch: Sequence[Command]) -> str:
+def batch_script(batch: Sequence[Command]) -> str:
     """The shell text that runs a batch with the functions of onhost/batch_shell.sh."""
     lines = _lines(batch)
     workers = "".join(

@@ -278,13 +278,13 @@ class Client:
         import urllib3
 
         if not proxy:
-            return urllib3.PoolManager(num_pools=32, maxsize=8, ssl_context=self._tls)
+            return urllib3.PoolManager(num_pools=32, maxsize=8, ssl_context=self.tls)
         parsed = urllib3.util.parse_url(proxy)
         login = urllib3.make_headers(proxy_basic_auth=urllib.parse.unquote(parsed.auth)) if parsed.auth else None
-        return urllib3.ProxyManager(proxy, num_pools=32, maxsize=8, ssl_context=self._tls, proxy_headers=login)
+        return urllib3.ProxyManager(proxy, num_pools=32, maxsize=8, ssl_context=self.tls, proxy_headers=login)
 
     @cached_property
-    def _tls(self) -> ssl.SSLContext:
+    def tls(self) -> ssl.SSLContext:
         return ssl.create_default_context()
 
 

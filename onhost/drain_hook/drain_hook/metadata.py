@@ -32,10 +32,10 @@ class Metadata:
         path = "/latest/meta-data/" + category
         status, text = 401, ""
         if self._token:
-            status, text = self._ask("GET", path, {_TOKEN: self._token})
+            status, text = self.ask("GET", path, {_TOKEN: self._token})
         if status == 401:
             self._token = self._new_token()
-            status, text = self._ask("GET", path, {_TOKEN: self._token})
+            status, text = self.ask("GET", path, {_TOKEN: self._token})
         if status == 404:
             return None
         if status != 200:
@@ -43,12 +43,12 @@ class Metadata:
         return text
 
     def _new_token(self) -> str:
-        status, text = self._ask("PUT", "/latest/api/token", _TTL)
+        status, text = self.ask("PUT", "/latest/api/token", _TTL)
         if status != 200 or not text.isprintable() or not text:
             raise MetadataError("%s/latest/api/token: expected a token, got status %d" % (self._address, status))
         return text
 
-    def _ask(self, method: str, path: str, headers: Mapping[str, str]) -> Tuple[int, str]:
+    def ask(self, method: str, path: str, headers: Mapping[str, str]) -> Tuple[int, str]:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         try:
             connection.request(method, path, headers=dict(headers))

@@ -22,7 +22,7 @@ ANY_PCI = "PCI_ADDRESS"
 _FILES = ("xid.csv", "sxid.csv", "nvlink5.csv", "actions.csv", "branches.csv", "sxid_branches.csv", "neuron.csv",
           "gpu_init.csv", "stack.csv")  # fmt: skip
 # SXids that the Fabric Manager user guide does not list: the driver's own word decides (severity, action).
-_SXID_WORDS = {
+SXID_WORDS = {
     "": ("warning", "CONTACT_SUPPORT"),
     "Correctable": ("warning", "IGNORE"),
     "Non-fatal": ("warning", "MONITOR_FABRIC"),
@@ -55,7 +55,7 @@ class Action(NamedTuple):
         return self.meaning.replace("{pci}", pci or ANY_PCI)
 
 
-def _rows(name: str, data: str) -> List[Dict[str, str]]:
+def rows(name: str, data: str) -> List[Dict[str, str]]:
     with open(os.path.join(data, name), encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -79,22 +79,22 @@ class Catalogue:
     def __init__(self, data: str = DATA, policy_path: Optional[str] = POLICY_PATH) -> None:
         self.data = data
         self.actions = {
-            row["action"]: Action(row["ec2"], int(row["rank"]), row["meaning"]) for row in _rows("actions.csv", data)
+            row["action"]: Action(row["ec2"], int(row["rank"]), row["meaning"]) for row in rows("actions.csv", data)
         }
         self._xid = {
-            int(row["xid"]): (row["name"], row["severity"], row["action"]) for row in _rows("xid.csv", data)
+            int(row["xid"]): (row["name"], row["severity"], row["action"]) for row in rows("xid.csv", data)
         }  # type: Dict[int, Tuple[str, str, str]]
         self._sxid = {
-            int(row["sxid"]): (row["name"], row["severity"], row["action"]) for row in _rows("sxid.csv", data)
+            int(row["sxid"]): (row["name"], row["severity"], row["action"]) for row in rows("sxid.csv", data)
         }  # type: Dict[int, Tuple[str, str, str]]
         self._branches = [
             (int(row["xid"]), int(row["first_branch"]), int(row["last_branch"]), row["name"], row["severity"], row["action"])
-            for row in _rows("branches.csv", data)
+            for row in rows("branches.csv", data)
         ]
-        self._sxid_branches = _rows("sxid_branches.csv", data)
-        self._neuron = {row["error"]: row for row in _rows("neuron.csv", data)}
-        self._gpu_init = {row["error"]: row for row in _rows("gpu_init.csv", data)}
-        self._stack = {row["error"]: row for row in _rows("stack.csv", data)}
+        self._sxid_branches = rows("sxid_branches.csv", data)
+        self._neuron = {row["error"]: row for row in rows("neuron.csv", data)}
+        self._gpu_init = {row["error"]: row for row in rows("gpu_init.csv", data)}
+        self._stack = {row["error"]: row for row in rows("stack.csv", data)}
         self.version = _version(data)
         self.policy_errors = []  # type: List[str]
         self._policy = {}  # type: Dict[Tuple[str, Union[int, str]], Dict[str, str]]
@@ -119,7 +119,7 @@ class Catalogue:
         """`word`: "Fatal", "Non-fatal" or "Correctable" as the driver printed it, else ""."""
         name, severity, action = self._sxid_row(code, driver)
         decided_by = "catalogue"
-        by_word = _SXID_WORDS.get(word, _SXID_WORDS[""])
+        by_word = SXID_WORDS.get(word, SXID_WORDS[""])
         if not action:
             (severity, action), decided_by = by_word, "message" if word else "unknown"
         elif word == "Fatal" and SEVERITIES.index(severity) < SEVERITIES.index(by_word[0]):
@@ -203,17 +203,17 @@ class Catalogue:
 
     def explain(self, code: int) -> Optional[Dict[str, str]]:
         """All columns of an Xid's row, sources included, as text; None for an unknown code."""
-        return next((row for row in _rows("xid.csv", self.data) if int(row["xid"]) == code), None)
+        return next((row for row in rows("xid.csv", self.data) if int(row["xid"]) == code), None)
 
     def explain_sxid(self, code: int, driver: Optional[str] = None) -> Optional[Dict[str, str]]:
         """All columns of an SXid's row; None for an unknown code."""
         older = self._older_sxid(code, driver)
         if older:
             return dict(older, severity="", action="", impact="")
-        return next((row for row in _rows("sxid.csv", self.data) if int(row["sxid"]) == code), None)
+        return next((row for row in rows("sxid.csv", self.data) if int(row["sxid"]) == code), None)
 
     def action_source(self, name: str) -> str:
-        return next((row["source"] for row in _rows("actions.csv", self.data) if row["action"] == name), "")
+        return next((row["source"] for row in rows("actions.csv", self.data) if row["action"] == name), "")
 
     def _load_policy(self, path: str) -> None:
         try:

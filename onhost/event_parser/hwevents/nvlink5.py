@@ -53,10 +53,10 @@ class Nvlink5:
     """The table's rules, read when the first of these Xids arrives."""
 
     def __init__(self, data: str) -> None:
-        self._rules = []  # type: List[_Rule]
+        self.rules = []  # type: List[_Rule]
         with open(os.path.join(data, "nvlink5.csv"), encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                self._rules += _rules_of(row)
+                self.rules += _rules_of(row)
 
     def decode(self, code: int, message: str, driver: Optional[str]) -> Optional[Decoded]:
         """None where the message has another format."""
@@ -73,9 +73,9 @@ class Nvlink5:
         whole = len(words) > 2 or (len(words) == 2 and match.group("closed"))  # a line that was cut may end in a word
         if whole:
             details.update(intr_info="0x%08x" % words[0], error_status="0x%08x" % words[1])
-        layouts = [_layout(driver)] if driver else ["v2", "v1"]
+        layouts = [layout_of(driver)] if driver else ["v2", "v1"]
         for layout in layouts if whole else ():
-            rules = [rule for rule in self._rules if rule.xid == code and _fits(rule.masks[layout], words[0])]
+            rules = [rule for rule in self.rules if rule.xid == code and _fits(rule.masks[layout], words[0])]
             chosen = _choose(rules, words[1], fatal)
             if chosen:
                 details.update(layout=layout, layout_known=bool(driver), rule_unit=chosen.unit, rule_severity=chosen.severity,
@@ -101,7 +101,7 @@ def _rules_of(row: Dict[str, str]) -> List[_Rule]:
     return [rule, rule._replace(masks=masks, action=row["second_action"], severity="Fatal")]
 
 
-def _layout(driver: str) -> str:
+def layout_of(driver: str) -> str:
     return "v2" if int(driver.split(".", 1)[0]) >= FIRST_V2_BRANCH else "v1"
 
 

@@ -55,17 +55,17 @@ class Service:
         self.raw_seq = -1
         self._stopping = False
         self._beat_now = False
-        self._next_beat = float("inf")
-        self._snapshot = None  # type: Optional[Snapshot]
+        self.beat_due = float("inf")
+        self.snapshot_process = None  # type: Optional[Snapshot]
         self._snapshot_done = False
-        self._seed = SeedMetrics(options.nvidia_smi, options.seed_metrics_s) if options.seed_metrics_s else None
+        self.seed_process = SeedMetrics(options.nvidia_smi, options.seed_metrics_s) if options.seed_metrics_s else None
         self._lost_before = 0  # in this boot, by the processes before this one
         self._reported = {}  # type: Dict[str, int]
         self._last_lag = 0.0
         self._started = time.monotonic()
         self._last_save = 0.0
         self._wake_ups = 0
-        self._status_due = False
+        self.status_due = False
         cursor = self._resume()
         self.tracker.driver = self.tracker.driver or read_driver(options.driver_version)
         self.source = source or kmsg.Source.open(options.source, cursor)
@@ -113,7 +113,7 @@ class Service:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write)
         before = [
-            (signum, signal.signal(signum, self._on_signal))
+            (signum, signal.signal(signum, self.on_signal))
             for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
         ]
         poller = select.poll()
@@ -122,41 +122,41 @@ class Service:
         # Ready before the backlog is read: a full ring buffer may take longer than systemd waits for a start.
         self.notifier.send("READY=1", "STATUS=reading %s" % self.options.source)
         self._beat()
-        self._drain()
-        self._start_snapshot(poller)
+        self.drain()
+        self.start_snapshot(poller)
         while not self._stopping and not self.source.ended:
-            ready = poller.poll(self._timeout_ms(self._next_beat))
+            ready = poller.poll(self.timeout_ms(self.beat_due))
             self._wake_ups += 1
             if any(fd == wake_read for fd, _ in ready):
                 _empty(wake_read)
-            if self._snapshot and any(fd == self._snapshot.fd for fd, _ in ready):
-                self._read_snapshot(poller)
-            self._publish_seed(poller, [fd for fd, _ in ready])
-            self._drain()
+            if self.snapshot_process and any(fd == self.snapshot_process.fd for fd, _ in ready):
+                self.read_snapshot(poller)
+            self.publish_seed(poller, [fd for fd, _ in ready])
+            self.drain()
             now = time.monotonic()
-            if self._snapshot and now >= self._snapshot.deadline:
-                self._end_snapshot(poller)
-            if now >= self._next_beat or self._beat_now:
+            if self.snapshot_process and now >= self.snapshot_process.deadline:
+                self.end_snapshot(poller)
+            if now >= self.beat_due or self._beat_now:
                 self._beat()
-        self._stop(wake_read, wake_write)
+        self.stop(wake_read, wake_write)
         for signum, handler in before:
             signal.signal(signum, handler)
 
     def _beat(self) -> None:
         self._beat_now = False
-        self._heartbeat()
-        self._next_beat = time.monotonic() + self._period()
+        self.heartbeat()
+        self.beat_due = time.monotonic() + self._period()
 
-    def _stop(self, *pipe: int) -> None:
+    def stop(self, *pipe: int) -> None:
         self.notifier.send("STOPPING=1")
-        self._commit([], everything=False)
+        self.commit([], everything=False)
         self.outbox.save_cursor(self.cursor(), True, time.monotonic())
         self.outbox.sync(time.monotonic())
         signal.set_wakeup_fd(-1)
         for fd in pipe:
             os.close(fd)
 
-    def _on_signal(self, signum: int, _frame: object) -> None:
+    def on_signal(self, signum: int, _frame: object) -> None:
         if signum in (signal.SIGTERM, signal.SIGINT):
             self._stopping = True
         elif signum == signal.SIGHUP:
@@ -169,7 +169,7 @@ class Service:
     def _period(self) -> float:
         return min(self.options.heartbeat_s, watchdog_seconds() or self.options.heartbeat_s)
 
-    def _timeout_ms(self, next_beat: float) -> int:
+    def timeout_ms(self, next_beat: float) -> int:
         """Milliseconds until the next deadline; when idle, that is the heartbeat."""
         now = time.monotonic()
         due = [next_beat]
@@ -178,18 +178,18 @@ class Service:
             due.append(deadline / 1e6)
         if self.outbox.retry_at is not None:
             due.append(self.outbox.retry_at)
-        if self._snapshot:
-            due.append(self._snapshot.deadline)
-        if self._seed:
-            due.append(self._seed.next_due())
-        if self._unsaved() or self._status_due:
+        if self.snapshot_process:
+            due.append(self.snapshot_process.deadline)
+        if self.seed_process:
+            due.append(self.seed_process.next_due())
+        if self._unsaved() or self.status_due:
             due.append(self._last_save + _SETTLE_S)
         return max(0, int((min(due) - now) * 1000) + 1)
 
     def _unsaved(self) -> bool:
         return not self.outbox.backlog and self.outbox.saved_cursor.get("seq") != self.cursor()["seq"]
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Reads until the kernel has no more records or a heartbeat is due. In batches, so that the first event of a flood
         is on disk while the rest is read.
         """
@@ -199,16 +199,16 @@ class Service:
             for raw in self.source.read(_BATCH):
                 if kmsg.interesting(raw):
                     self._take(raw, raw_lines)
-            self._commit(raw_lines)
+            self.commit(raw_lines)
             if self.source.records + self.source.skipped - before < _BATCH or self._stopping:
                 break
-            if time.monotonic() >= self._next_beat:
+            if time.monotonic() >= self.beat_due:
                 break
         now = time.monotonic()
-        if (self._unsaved() or self._status_due) and now - self._last_save >= _SETTLE_S:
-            self._settle(now)
+        if (self._unsaved() or self.status_due) and now - self._last_save >= _SETTLE_S:
+            self.settle(now)
 
-    def _settle(self, now: float) -> None:
+    def settle(self, now: float) -> None:
         """Syncs the files and writes the status a second after the last event, so that neither delays an event's line."""
         self._last_save = now
         self.outbox.sync(now)
@@ -233,7 +233,7 @@ class Service:
             moment = Moment(record.seq, record.monotonic_us, "kernel" if kernel else "userland", fields)
             self.tracker.feed(moment, fact, time.monotonic() * 1e6)  # type: ignore[arg-type]
 
-    def _commit(self, raw_lines: List[bytes], everything: bool = False) -> None:
+    def commit(self, raw_lines: List[bytes], everything: bool = False) -> None:
         now = time.monotonic()
         events = self.tracker.release(int(now * 1e6), everything=everything)
         if events:
@@ -247,7 +247,7 @@ class Service:
             self._last_save = now
         if self.outbox.backlog:
             self.outbox.commit(now)
-            self._status_due = True
+            self.status_due = True
 
     def _event_line(self, event: Dict[str, Any], now: float) -> bytes:
         self.counts["drills" if event["origin"] == "userland" else "events"] += 1
@@ -273,11 +273,11 @@ class Service:
     def _document(self, kind: str, fields: Dict[str, Any], metrics: Dict[str, str]) -> bytes:
         return emf.to_line(emf.report_document(kind, time.time_ns() // 1000, self.instance, fields, metrics))
 
-    def _heartbeat(self) -> None:
+    def heartbeat(self) -> None:
         """Writes the heartbeat line and the status file, and notifies systemd's watchdog."""
         self._learn_environment()
         fields = dict(self._status(), Heartbeat=1, RecordsLost=0, LagSeconds=round(self._last_lag, 6))
-        for name, total in (("RecordsMalformed", self._malformed()), ("EventsDropped", self.outbox.dropped),
+        for name, total in (("RecordsMalformed", self.malformed_lines()), ("EventsDropped", self.outbox.dropped),
                             ("SinkErrors", self.outbox.errors), ("RecordsRead", self.source.records)):  # fmt: skip
             fields[name] = self._since(name, total)
         metrics = {"Heartbeat": "Count", "RecordsLost": "Count", "RecordsMalformed": "Count", "EventsDropped": "Count",
@@ -286,7 +286,7 @@ class Service:
         now = time.monotonic()
         self.outbox.put(Batch([], [self._document("heartbeat", fields, metrics)], self.cursor()))
         self.outbox.commit(now)
-        if self._status_due:  # only events need a sync, heartbeats do not
+        if self.status_due:  # only events need a sync, heartbeats do not
             self.outbox.sync(now)
         self._last_save = now
         self._write_status()
@@ -303,7 +303,7 @@ class Service:
         if self.tracker.driver is None:
             self.tracker.driver = read_driver(self.options.driver_version)
 
-    def _malformed(self) -> int:
+    def malformed_lines(self) -> int:
         return self.counts["malformed"] + self.source.malformed
 
     def _status(self) -> Dict[str, Any]:
@@ -311,7 +311,7 @@ class Service:
             "version": VERSION, "pid": os.getpid(), "boot_id": self.boot_id, "source": self.options.source,
             "heartbeat_period_s": self._period(), "uptime_s": round(time.monotonic() - self._started, 3),
             "last_seq": self.source.last_seq, "records_read": self.source.records, "events": self.counts["events"],
-            "drills": self.counts["drills"], "raw_lines": self.counts["raw_lines"], "malformed": self._malformed(),
+            "drills": self.counts["drills"], "raw_lines": self.counts["raw_lines"], "malformed": self.malformed_lines(),
             "records_lost": self.lost(), "overruns": self.source.overruns, "events_dropped": self.outbox.dropped,
             "sink_errors": self.outbox.errors, "backlog_bytes": self.outbox.backlog, "wake_ups": self._wake_ups,
             "checkpoint_seq": self.outbox.saved_cursor.get("seq", -1), "catalogue": self.catalogue.version,
@@ -320,7 +320,7 @@ class Service:
         }  # fmt: skip
 
     def _write_status(self) -> None:
-        self._status_due = False
+        self.status_due = False
         document = dict(self._status(), schema="gpu-ami/event-parser-status/1", heartbeat_monotonic_s=time.monotonic())
         fresh = self.options.status_path + ".new"
         try:
@@ -331,28 +331,28 @@ class Service:
             if self._since("status", self._reported.get("status", 0) + 1) and self._reported["status"] == 1:
                 _report("cannot write %s: %s" % (self.options.status_path, error.strerror))
 
-    def _publish_seed(self, poller: "select.poll", ready: List[int]) -> None:
+    def publish_seed(self, poller: "select.poll", ready: List[int]) -> None:
         """The former system's metrics, where they are asked for."""
-        if self._seed is None:
+        if self.seed_process is None:
             return
-        lines = [emf.to_line(made) for made in self._seed.step(poller, ready, self.instance, time.monotonic())]
+        lines = [emf.to_line(made) for made in self.seed_process.step(poller, ready, self.instance, time.monotonic())]
         if lines:
             self.outbox.put(Batch([], lines, self.cursor()))
             self.outbox.commit(time.monotonic())
 
-    def _start_snapshot(self, poller: "select.poll") -> None:
+    def start_snapshot(self, poller: "select.poll") -> None:
         if not self._snapshot_done:
-            self._snapshot = Snapshot.start(self.options.nvidia_smi)
-            self._snapshot_done = self._snapshot is None
-            if self._snapshot:
-                poller.register(self._snapshot.fd, select.POLLIN)
+            self.snapshot_process = Snapshot.start(self.options.nvidia_smi)
+            self._snapshot_done = self.snapshot_process is None
+            if self.snapshot_process:
+                poller.register(self.snapshot_process.fd, select.POLLIN)
 
-    def _read_snapshot(self, poller: "select.poll") -> None:
-        if self._snapshot and self._snapshot.read():
-            self._end_snapshot(poller)
+    def read_snapshot(self, poller: "select.poll") -> None:
+        if self.snapshot_process and self.snapshot_process.read():
+            self.end_snapshot(poller)
 
-    def _end_snapshot(self, poller: "select.poll") -> None:
-        snapshot, self._snapshot, self._snapshot_done = self._snapshot, None, True
+    def end_snapshot(self, poller: "select.poll") -> None:
+        snapshot, self.snapshot_process, self._snapshot_done = self.snapshot_process, None, True
         if snapshot is None:
             return
         poller.unregister(snapshot.fd)

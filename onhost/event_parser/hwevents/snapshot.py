@@ -75,15 +75,15 @@ class Snapshot:
         """(fields, metrics) of each GPU; one entry with the reason where nvidia-smi failed or missed the deadline."""
         document, why = self.output()
         if document is None:
-            return [_unanswered("nvidia-smi: " + why)]
+            return [unanswered("nvidia-smi: " + why)]
         found, whole = boards(document)
-        lines = [_with_metrics(board) for board in found]
+        lines = [with_metrics(board) for board in found]
         if not whole or not found:
-            lines.append(_unanswered("nvidia-smi -q -x: " + ("the document is incomplete" if found else "it names no GPU")))
+            lines.append(unanswered("nvidia-smi -q -x: " + ("the document is incomplete" if found else "it names no GPU")))
         return lines
 
 
-def _unanswered(why: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
+def unanswered(why: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
     return {"answered": False, "why": why, "RecoveryUnknown": 1}, dict(_UNKNOWN)
 
 
@@ -113,7 +113,7 @@ def _reap(pid: int) -> int:
     return 255
 
 
-def _with_metrics(board: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
+def with_metrics(board: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
     """A metric of each flag that is known. A GPU that cannot show remapped rows has none to publish: one without a row
     remapper (before Ampere, or a vGPU), and one in MIG mode."""
     unknown = board.pop("unknown")  # type: Dict[str, str]

@@ -94,10 +94,10 @@ def _reset() -> Iterator[None]:
 def test_nothing_is_late_by_default() -> None:
     assert set(astuple(NO_DELAYS)) == {0.0}
     install()
-    assert (cloudwatch._delays, logs._delay_seconds) == (NO_DELAYS, 0.0)
+    assert (cloudwatch.current_delays, logs.event_delay) == (NO_DELAYS, 0.0)
 
 
 def test_delays_are_installed_in_metrics_and_logs() -> None:
     delays = Delays(metric_data=2.0, list_metrics=3.0, log_events=4.0)
     install(delays)
-    assert (cloudwatch._delays, logs._delay_seconds) == (delays, 4.0)
+    assert (cloudwatch.current_delays, logs.event_delay) == (delays, 4.0)

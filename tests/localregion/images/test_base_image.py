@@ -135,7 +135,10 @@ def test_broken_build_leaves_nothing_half_done(home: Path, monkeypatch: pytest.M
     (home / "base/build-dead").mkdir(parents=True)  # of a build that was killed
     with pytest.raises(CloudError, match="mke2fs"):
         base_image.ensure(home, QUIET)
-    assert sorted(path.name for path in (home / "base").iterdir()) == [f"{base_image._image(home).name}.tar", "lock"]
+    assert sorted(path.name for path in (home / "base").iterdir()) == [
+        f"{base_image.make_image(home).name}.tar",
+        "lock",
+    ]
 
 
 def test_images_of_former_recipes_go_when_they_are_old(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +166,7 @@ def test_a_killed_mmdebstrap_leaves_no_mount_on_this_machine(tmp_path: Path, mon
     work = tmp_path / "work"
     work.mkdir()
     with pytest.raises(CloudError) as caught:
-        base_image._bootstrap(tmp_path / "overlay.tar", work, work / "tree.tar", "x86_64")
+        base_image.bootstrap(tmp_path / "overlay.tar", work, work / "tree.tar", "x86_64")
     assert caught.value.details[-1] == "1", "it had mounted"
     assert (work / "tree").is_dir() and "gpu-ami-test" not in Path("/proc/self/mounts").read_text()
 
@@ -179,8 +182,8 @@ def test_filters_of_dpkg_are_applied_to_what_is_already_unpacked(tmp_path: Path)
     ):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("force-confold\n")
-    filters = base_image._dpkg_filters()
-    subprocess.run(["sh", "-c", base_image._filter_hook(filters), "sh", tree], check=True)
+    filters = base_image.dpkg_filters()
+    subprocess.run(["sh", "-c", base_image.filter_hook(filters), "sh", tree], check=True)
     options = (tree / "etc/dpkg/dpkg.cfg.d/99mmdebstrap").read_text().splitlines()
     assert options == ["force-confold", *filters]
     assert [path.name for path in sorted((tree / "usr").rglob("*"))] == ["bin", "ls", "share", "doc", "man"]

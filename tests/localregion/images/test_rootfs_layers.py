@@ -46,7 +46,7 @@ def test_a_layers_programs_get_no_folder_of_the_host(folder: Path, home: Path, m
     script = 'chroot "$1" mktemp >"$1/etc/temporary"; chroot "$1" env >"$1/etc/environment"'
     made = folder / "trees/some-1"
     made.parent.mkdir()
-    rootfs_layers._build(Layer("some", source=source(folder, script)), [folder / "below", Path("/")], made, home)
+    rootfs_layers.build_rootfs(Layer("some", source=source(folder, script)), [folder / "below", Path("/")], made, home)
     assert (made / "etc/temporary").read_text().startswith("/tmp/")
     assert "PYTHONPATH" not in (made / "etc/environment").read_text()
 
@@ -61,7 +61,7 @@ def test_a_layer_holds_what_is_different(folder: Path, home: Path) -> None:
     layer = Layer("some", source=source(folder, "\n".join(script)), arguments=("al2023", "1.33"))
     made = folder / "trees/some-1"
     made.parent.mkdir()
-    rootfs_layers._build(layer, [folder / "below", Path("/")], made, home)
+    rootfs_layers.build_rootfs(layer, [folder / "below", Path("/")], made, home)
     assert (made / "etc/copied").read_text() == "file\n"
     assert (made / "etc/arguments").read_text() == "al2023 1.33\n"
     assert (made / "etc/dev").read_text().split() == ["fd", "full", "null", "random", "tty", "urandom", "zero"]
@@ -75,7 +75,7 @@ def test_a_layer_cannot_reach_the_host_s_kernel(folder: Path, home: Path) -> Non
     script = 'grep CapBnd /proc/self/status | cut -f2 >"$1/etc/rights"\n'
     made = folder / "trees/some-1"
     made.parent.mkdir()
-    rootfs_layers._build(Layer("some", source=source(folder, script)), [folder / "below", Path("/")], made, home)
+    rootfs_layers.build_rootfs(Layer("some", source=source(folder, script)), [folder / "below", Path("/")], made, home)
     sys_module, sys_boot, sys_admin = 1 << 16, 1 << 22, 1 << 21
     rights = int((made / "etc/rights").read_text(), 16)
     assert not rights & (sys_module | sys_boot) and rights & sys_admin
@@ -87,7 +87,7 @@ def test_a_broken_layer_leaves_nothing_and_says_why(folder: Path, home: Path) ->
     made.parent.mkdir()
     layer = Layer("some", source=source(folder, "echo no such thing >&2\nexit 3\n"))
     with pytest.raises(CloudError) as caught:
-        rootfs_layers._build(layer, [folder / "below", Path("/")], made, home)
+        rootfs_layers.build_rootfs(layer, [folder / "below", Path("/")], made, home)
     assert "no such thing" in caught.value.details[-1]
     assert list(made.parent.iterdir()) == []
     assert str(folder) not in Path("/proc/self/mounts").read_text()
@@ -107,7 +107,7 @@ def built(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         layer.mkdir()
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(rootfs_layers, "_build", build)
+    monkeypatch.setattr(rootfs_layers, "build_rootfs", build)
     monkeypatch.setattr(rootfs_layers, "_extract", extract)
     monkeypatch.setattr(base_image, "ensure_archive", lambda *_: home / "tar")
     return names
@@ -168,7 +168,7 @@ def test_a_tree_needs_root(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [*sorted(rootfs_layers._REPLICAS.glob("*_ami/customise.sh")), rootfs_layers._BUILD_LAYER], ids=str
+    "script", [*sorted(rootfs_layers.REPLICAS.glob("*_ami/customise.sh")), rootfs_layers.BUILD_LAYER], ids=str
 )
 def test_scripts_are_clean(script: Path) -> None:
     done = subprocess.run(["shellcheck", script], capture_output=True, text=True, timeout=60)

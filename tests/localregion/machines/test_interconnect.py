@@ -55,13 +55,15 @@ def test_discover_and_request_get_the_address(kind: int, answer: int) -> None:
     frame = reply(asked(kind, options=bytes([61, 7, 1, 2, 3, 4, 5, 6, 7, 0, 0])))
     assert frame is not None and frame[:6].hex(":") == CARD.mac
     header, message = frame[14:34], frame[42:]
-    assert interconnect._checksum(header) == 0 and struct.unpack("!H", header[2:4])[0] == len(frame) - 14
+    assert interconnect.internet_checksum(header) == 0 and struct.unpack("!H", header[2:4])[0] == len(frame) - 14
     assert message[0] == 2 and message[4:8] == (0x1234).to_bytes(4, "big")
     assert socket.inet_ntoa(message[16:20]) == CARD.address and message[28:34].hex(":") == CARD.mac
     options = message[240:]
-    assert interconnect._option(options, 53) == bytes([answer])
-    assert socket.inet_ntoa(interconnect._option(options, 1)) == "255.255.0.0"
-    assert interconnect._option(options, 51) == b"\xff" * 4 and interconnect._option(options, 3) == b"", "no router"
+    assert interconnect.dhcp_option(options, 53) == bytes([answer])
+    assert socket.inet_ntoa(interconnect.dhcp_option(options, 1)) == "255.255.0.0"
+    assert interconnect.dhcp_option(options, 51) == b"\xff" * 4 and interconnect.dhcp_option(options, 3) == b"", (
+        "no router"
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,14 +82,14 @@ def test_the_server_answers_on_the_group_until_it_is_closed() -> None:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guest:
             guest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            guest.bind(("239.255.20.250", interconnect._PORT))
+            guest.bind(("239.255.20.250", interconnect.PORT))
             member = socket.inet_aton("239.255.20.250") + socket.inet_aton("127.0.0.1")
             guest.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
             guest.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
             guest.settimeout(10)
-            guest.sendto(asked(), ("239.255.20.250", interconnect._PORT))
+            guest.sendto(asked(), ("239.255.20.250", interconnect.PORT))
             frames = [guest.recv(2048), guest.recv(2048)]  # its own, as a guest gets it, and the answer
             assert reply(asked()) in frames
     finally:
         server.close()
-    assert server._socket.fileno() == -1
+    assert server.socket_of_network.fileno() == -1

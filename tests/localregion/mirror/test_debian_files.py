@@ -81,7 +81,7 @@ def test_a_package_is_fetched_once_from_the_base_image_s_archive(
     for _ in range(2):
         assert [path.name for path in debian_files.fetch(["tool"], "arm64", tmp_path)] == ["tool_2_arm64.deb"]
     assert [call[-1] for call in calls] == ["update", "tool"]
-    assert {"APT::Architecture=arm64", f"Dir::Etc::Trusted={debian_files._KEYS}"} <= set(calls[0])
+    assert {"APT::Architecture=arm64", f"Dir::Etc::Trusted={debian_files.KEYS}"} <= set(calls[0])
 
 
 def test_a_package_that_apt_does_not_fetch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_build_that_fails_leaves_no_tree(fresh: Path, monkeypatch: pytest.Monkey
     def fail(*_: object, **__: object) -> None:
         raise CloudError("dpkg-deb ended with 2")
 
-    monkeypatch.setitem(pool._BUILDERS, "deb", fail)
+    monkeypatch.setitem(pool.BUILDERS, "deb", fail)
     with pytest.raises(CloudError):
         mirror.ensure(fresh, plan=plan(roles=["agent"]), progress=QUIET)
     assert sorted(path.name for path in (fresh / "mirror").iterdir()) == ["asked.json", "lock", "pool"]

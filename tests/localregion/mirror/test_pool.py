@@ -39,7 +39,7 @@ def test_further_plan_adds_what_it_needs_and_builds_only_that(
         built.append(f"{package.name} {package.full_version}")
         return packages.build(package, into)
 
-    monkeypatch.setitem(pool._BUILDERS, "deb", noting)
+    monkeypatch.setitem(pool.BUILDERS, "deb", noting)
     tool = {"version": "1", "packages": {"agent": "9-1", "libtool": "2:4.5-1"}, "repository": SUITE}
     more = mirror.ensure(mirror_home, plan=plan(tool=tool, roles=["tool"]), progress=QUIET)
     assert built == ["agent 9-1"]
@@ -61,7 +61,7 @@ def test_changed_replica_rebuilds_only_itself(
     built: list[str] = []
     real = packages.build
     monkeypatch.setitem(
-        pool._BUILDERS, "deb", lambda package, into, *further: (built.append(package.name), real(package, into))[1]
+        pool.BUILDERS, "deb", lambda package, into, *further: (built.append(package.name), real(package, into))[1]
     )
     try:
         assert mirror.ensure(mirror_home, plan=PLAN, progress=QUIET).root != tree.root

@@ -72,7 +72,7 @@ def test_key_near_its_end_or_without_its_private_part_is_not_used(
     if private:
         (tmp_path / "private-keys-v1.d" / f"{'B' * 40}.key").touch()
     monkeypatch.setattr(signing, "run", lambda *_, **__: Completed(("gpg",), 0, shown, "", 0.0))
-    assert signing._valid_key(tmp_path) == ("A" * 40 if usable else None)
+    assert signing.valid_key(tmp_path) == ("A" * 40 if usable else None)
 
 
 def test_a_lost_private_key_is_replaced(tmp_path: Path) -> None:

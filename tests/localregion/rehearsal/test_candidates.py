@@ -101,8 +101,8 @@ def test_what_is_left_out_says_why(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def _no_cache() -> Iterator[None]:
     yield
-    candidates._local_region.cache_clear()
-    candidates._suite.cache_clear()
+    candidates.local_region.cache_clear()
+    candidates.suite.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +111,8 @@ def plan() -> Plan:
 
 
 def digest(plan: Plan, instance_type: str = "") -> str:
-    candidates._local_region.cache_clear()
-    candidates._suite.cache_clear()
+    candidates.local_region.cache_clear()
+    candidates.suite.cache_clear()
     return candidates.inputs_digest(plan, Base("debian12"), PLACE, instance_type)
 
 

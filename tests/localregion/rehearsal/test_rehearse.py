@@ -296,10 +296,10 @@ def test_width_is_what_the_host_has_room_for(
     expected: int,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
-    monkeypatch.setattr(rehearsing, "_available_memory", lambda: memory_gib * 1024**3)
+    monkeypatch.setattr(rehearsing, "available_memory", lambda: memory_gib * 1024**3)
     monkeypatch.setattr(host, "free", lambda _folder: disk_gib * 1024**3)
     assert rehearsing.width(tmp_path, boot=boot) == expected
 
 
 def test_available_memory_is_read() -> None:
-    assert rehearsing._available_memory() > 1024**2
+    assert rehearsing.available_memory() > 1024**2

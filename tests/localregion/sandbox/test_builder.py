@@ -225,7 +225,7 @@ def test_what_was_removed_takes_no_place_in_the_image(machine: SandboxMachine) -
 def test_a_paused_one_writes_nothing(machine: SandboxMachine) -> None:
     command = "(while sleep 0.1; do echo x >> ticks; done) >/dev/null 2>&1 &"
     ssh(machine.spec, command)
-    ticks = Path(f"/proc/{machine._first}/root{machine.spec.folder}/root/home/tester/ticks")
+    ticks = Path(f"/proc/{machine.first_line}/root{machine.spec.folder}/root/home/tester/ticks")
     until(ticks.exists)
     machine.pause()
     before = ticks.stat().st_size
@@ -237,7 +237,7 @@ def test_a_paused_one_writes_nothing(machine: SandboxMachine) -> None:
 
 @mounts
 def test_one_that_is_killed_is_gone_with_its_mounts(machine: SandboxMachine) -> None:
-    inside = machine._first
+    inside = machine.first_line
     machine.kill()
     until(lambda: not Path(f"/proc/{inside}").exists())
     ended = machine.poll()
@@ -250,7 +250,7 @@ def test_a_disk_without_a_file_system_is_named(spec: BuilderSpec) -> None:
     (spec.folder / "disk.raw").write_bytes(bytes(4 * MIB))
     machine = SandboxMachine(spec, lambda: None)
     until(machine.poll)
-    until(lambda: machine._error)
+    until(lambda: machine.failure)
     ended = machine.poll()
     assert not machine.ready
     assert ended and ended.cause == "died" and "the sandbox did not start: mount ended with" in ended.detail

@@ -42,7 +42,7 @@ def test_a_service_that_is_off_gives_no_token() -> None:
     with FakeMetadata() as imds, pytest.raises(metadata.MetadataError, match="expected a token, got status 200"):
         imds.issued = 7
         found = metadata.Metadata(imds.address)
-        found._ask = lambda *_: (200, "a\nb")
+        found.ask = lambda *_: (200, "a\nb")
         found.get("instance-id")
 
 

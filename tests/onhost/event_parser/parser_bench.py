@@ -120,8 +120,8 @@ def make_bench(tmp_path: Path) -> Iterator[Bench]:
 
 def settle(service: Any) -> None:
     """Reads all records and releases the events that wait for more lines."""
-    service._drain()
-    service._commit([], everything=True)
+    service.drain()
+    service.commit([], everything=True)
 
 
 class Killed(BaseException):

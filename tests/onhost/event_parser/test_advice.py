@@ -65,8 +65,8 @@ def test_no_fatal_or_stalling_sxid_says_nothing_to_do(row: dict[str, str]) -> No
 @pytest.mark.parametrize("driver", ["570.158.01", "580.65.06"])
 def test_no_fatal_nvlink5_rule_says_nothing_to_do(driver: str) -> None:
     decoder = nvlink5.Nvlink5(str(parser_folder() / "hwevents" / "data"))
-    layout = nvlink5._layout(driver)
-    fatal = [rule for rule in decoder._rules if rule.severity != "Non-fatal"]
+    layout = nvlink5.layout_of(driver)
+    fatal = [rule for rule in decoder.rules if rule.severity != "Non-fatal"]
     assert len(fatal) == 47, "44 rows, and 3 whose second action is a reset"
     for rule in fatal:
         words = int(rule.masks[layout].replace("-", "0"), 2), (rule.statuses or [0])[0]

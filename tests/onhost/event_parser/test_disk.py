@@ -35,7 +35,7 @@ def test_kill_during_a_write_and_rotation_before_the_restart(bench: Bench) -> No
         kill_at(patch, 3, 0.5)  # 1 state, 2 raw, 3 JSON
         bench.print(xid(0))
         with pytest.raises(Killed):
-            service._drain()
+            service.drain()
     for name in ("gpuevent.log", "gpuevent.jsonl"):
         (bench.folder / name).rename(bench.folder / f"{name}.1")
         (bench.folder / name).touch()
@@ -87,7 +87,7 @@ def test_full_disk_is_reported_once_and_loses_nothing(
         _full_disk(patch, [room])
         for seq in range(5):
             bench.print(xid(seq))
-            service._drain()
+            service.drain()
         assert service.outbox.backlog > 0
         assert service.outbox.errors >= 1
         assert service.source.last_seq == 4, "the reader must not stop"
@@ -109,7 +109,7 @@ def test_killed_while_the_disk_is_full(bench: Bench, room: int) -> None:
         _full_disk(patch, [room])
         for seq in range(5):
             bench.print(xid(seq))
-            service._drain()
+            service.drain()
     settle(bench.start())
     assert bench.seqs() == list(range(5))
     assert len(bench.raw()) == 5
@@ -122,12 +122,12 @@ def test_restarted_while_the_disk_is_still_full(bench: Bench, room: int) -> None
         _full_disk(patch, [room])
         for seq in range(5):
             bench.print(xid(seq))
-            service._drain()
+            service.drain()
         for _ in range(2):
             service = bench.start()
-            service._drain()
+            service.drain()
         bench.print(xid(5))
-        service._drain()
+        service.drain()
         assert service.outbox.backlog > 0 and service.source.last_seq == 5
     service.outbox.retry_at = 0.0
     settle(service)
@@ -142,7 +142,7 @@ def test_events_beyond_the_memory_limit_are_counted(bench: Bench, monkeypatch: p
         _full_disk(patch, [0])
         for seq in range(20):
             bench.print(xid(seq))
-            service._drain()
+            service.drain()
     service.outbox.retry_at = 0.0
     settle(service)
     written = len(bench.events()) + len(bench.raw())
@@ -155,7 +155,7 @@ def test_unwritable_folder_is_retried_at_growing_intervals(bench: Bench, monkeyp
     bench.options.raw_log = service.outbox.raw.path = str(bench.folder / "gone" / "gpuevent.log")
     waits = []
     bench.print(xid(0))
-    service._drain()
+    service.drain()
     for _ in range(8):
         now = service.outbox.retry_at
         service.outbox.commit(now)

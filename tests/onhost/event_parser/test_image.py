@@ -103,7 +103,7 @@ def test_every_action_has_a_meaning_on_ec2() -> None:
     used |= {row["action"] for row in rows("sxid.csv")} - {""}
     details, catalogue = parser_module("details"), parser_module("catalogue")
     used |= {action for _, _, action in details.RECOVERY_ACTIONS.values()}
-    used |= {action for _, action in catalogue._SXID_WORDS.values()}
+    used |= {action for _, action in catalogue.SXID_WORDS.values()}
     assert used <= known
     assert all(row["source"] and int(row["rank"]) >= 0 for row in rows("actions.csv"))
 

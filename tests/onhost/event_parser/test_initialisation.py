@@ -33,7 +33,7 @@ def test_dead_gpu_is_one_event_in_both_logs_and_again_after_a_restart_none(bench
         1, "RM_INIT_FAILED", "stop_start",
     )  # fmt: skip
     assert len(bench.raw()) == 9
-    service._stop()
+    service.stop()
     settle(bench.start())
     assert len(bench.events()) == 1
 
@@ -53,7 +53,7 @@ def test_pcie_error_before_an_xid_is_kept_over_a_restart(bench: Bench) -> None:
         record(1, "pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Receiver ID)")
     )
     settle(service)
-    service._stop()
+    service.stop()
     service = bench.start()
     service.tracker.pcie.ports_of = lambda pci: ["0000:3a:00.0"]
     bench.print(record(2, "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."))

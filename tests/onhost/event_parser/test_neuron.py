@@ -99,7 +99,7 @@ def test_errors_of_the_node_problem_detector_are_in_the_catalogue(name: str) -> 
 
 
 def test_every_row_has_a_known_action_and_a_source() -> None:
-    for row in catalogue._rows("neuron.csv", catalogue.DATA):
+    for row in catalogue.rows("neuron.csv", catalogue.DATA):
         assert row["action"] in CATALOGUE.actions and row["severity"] in catalogue.SEVERITIES
         assert row["source"] and row["name"]
 
@@ -116,8 +116,8 @@ def test_service_writes_event_raw_line_and_metric(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     service = bench.start()
     bench.print(record(0, GUIDE), record(1, GUIDE.replace("nd-id=3", "nd-id=4"), priority=12))
-    service._drain()
-    service._commit([], everything=True)
+    service.drain()
+    service.commit([], everything=True)
     event, drill = bench.events()
     assert (event["code"], event["pci"], event["origin"]) == ("SRAM_UNCORRECTABLE_ERROR", "neuron3", "kernel")
     assert (event["NeuronEvents"], event["NeuronError"]) == (1, "SRAM_UNCORRECTABLE_ERROR")

@@ -120,16 +120,16 @@ def test_service_writes_them_into_the_json_log(bench: Bench) -> None:
     service = bench.start()
     service.instance = INSTANCE
     poller = select.poll()
-    service._publish_seed(poller, [])
-    while service._seed.query is not None:
-        service._publish_seed(poller, [fd for fd, _ in poller.poll(5000)])
+    service.publish_seed(poller, [])
+    while service.seed_process.query is not None:
+        service.publish_seed(poller, [fd for fd, _ in poller.poll(5000)])
     found = [document for document in bench.documents() if document["kind"] == "seed_metrics"]
     assert [row["AcceleratorIndex"] for row in found] == ["0", "1"]
-    assert service._timeout_ms(float("inf")) <= 10_001
+    assert service.timeout_ms(float("inf")) <= 10_001
 
 
 def test_service_publishes_none_unless_asked(bench: Bench) -> None:
     service = bench.start()
-    assert service._seed is None
-    service._publish_seed(select.poll(), [])
+    assert service.seed_process is None
+    service.publish_seed(select.poll(), [])
     assert bench.documents() == []

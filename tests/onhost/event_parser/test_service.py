@@ -110,7 +110,7 @@ def test_every_line_is_an_embedded_metric_document(bench: Bench) -> None:
     service.instance = {"InstanceId": "i-0123456789abcdef0", "InstanceType": "p4d.24xlarge"}
     bench.print(xid(5), record(6, "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Non-fatal, Link 23 x"))
     settle(service)
-    service._heartbeat()
+    service.heartbeat()
     kinds = set()
     for document in bench.documents():
         kinds.add(document["kind"])
@@ -181,14 +181,14 @@ def test_malformed_records_are_counted(bench: Bench) -> None:
     )
     settle(service)
     assert [(event["seq"], event["message"]) for event in bench.events()] == [(3, "\ufffd\ufffd\\\\x1b[31m"), (4, "x")]
-    assert service._malformed() == 7
+    assert service.malformed_lines() == 7
 
 
 def test_follow_ups_of_a_switch_are_one_event_but_all_raw_lines(bench: Bench) -> None:
     head = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, "
     service = bench.start()
     bench.print(record(0, head + "Non-fatal, Link 23 x"), record(1, head + "Severity 0 Engine instance 23"))
-    service._drain()
+    service.drain()
     assert bench.events() == [] and len(bench.raw()) == 2, "the event waits for follow-up lines, the raw lines do not"
     bench.print(record(2, head + "Data {0x1}"))
     settle(service)
@@ -200,7 +200,7 @@ def test_restart_while_an_event_waits_for_follow_up_lines(bench: Bench) -> None:
     head = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, "
     service = bench.start()
     bench.print(xid(0), record(1, head + "Non-fatal, Link 23 x"), xid(2))
-    service._drain()
+    service.drain()
     service = bench.start()
     bench.print(record(3, head + "Data {0x1}"))
     settle(service)
@@ -213,7 +213,7 @@ def test_clean_restart_repeats_nothing_and_reads_missed_records(bench: Bench) ->
     service = bench.start()
     bench.print(xid(0), xid(1))
     settle(service)
-    service._stop()
+    service.stop()
     bench.ring += [xid(2)]
     service = bench.start()
     settle(service)
@@ -225,7 +225,7 @@ def test_identity_and_incident_survive_a_restart(bench: Bench) -> None:
     service = bench.start()
     bench.print(record(0, "NVRM: GPU at PCI:0000:00:1e: GPU-12345678-1234-1234-1234-123456789abc"), xid(1, 48))
     settle(service)
-    service._stop()
+    service.stop()
     bench.ring = [xid(2, 45)]
     service = bench.start()
     settle(service)
@@ -239,7 +239,7 @@ def test_another_boot_starts_without_memory(bench: Bench) -> None:
     service = bench.start()
     bench.print(record(0, "NVRM: GPU at PCI:0000:00:1e: GPU-12345678-1234-1234-1234-123456789abc"), xid(1), xid(2))
     settle(service)
-    service._stop()
+    service.stop()
     bench.boot, bench.ring = BOOT.replace("1", "9"), [xid(0), xid(1)]
     service = bench.start()
     settle(service)
@@ -289,7 +289,7 @@ def test_kill_at_any_write_loses_cuts_and_repeats_nothing(tmp_path: Path, part: 
             try:
                 for first in range(0, 24, 4):
                     bench.print(xid(first), noise(first + 1), xid(first + 2, 79), xid(first + 3, 45))
-                    service._drain()
+                    service.drain()
                 survived = True
             except Killed:
                 pass
@@ -308,7 +308,7 @@ def test_a_flood_is_written_in_order(bench: Bench) -> None:
     service = bench.start()
     for first in range(0, 3000, 100):
         bench.print(*(xid(seq, 45) for seq in range(first, first + 100)))
-        service._drain()
+        service.drain()
     assert bench.seqs() == list(range(3000))
 
 
@@ -317,11 +317,11 @@ def test_heartbeat_during_a_flood(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(service_module, "_BATCH", 10)
     service = bench.start()
     bench.print(*(noise(seq) for seq in range(100)))
-    service._next_beat = 0.0
-    service._drain()
+    service.beat_due = 0.0
+    service.drain()
     assert service.source.records == 10, "it must return to the loop that sends heartbeats"
-    service._next_beat = float("inf")
-    service._drain()
+    service.beat_due = float("inf")
+    service.drain()
     assert service.source.records == 100
 
 
@@ -351,7 +351,7 @@ def test_status_has_source_progress_and_heartbeat(bench: Bench, capsys: pytest.C
     service = bench.start()
     bench.print(noise(0), xid(1), xid(2, priority=12))
     settle(service)
-    service._heartbeat()
+    service.heartbeat()
     main = parser_module("main")
     assert main.main(["status", "--status-path", bench.options.status_path]) == 0
     status = json.loads(capsys.readouterr().out)
@@ -365,7 +365,7 @@ def test_status_of_a_service_that_stopped_long_ago(bench: Bench, capsys: pytest.
     assert main.main(["status", "--status-path", bench.options.status_path]) == 1
     assert "no status" in json.loads(capsys.readouterr().out)["why"]
     service = bench.start()
-    service._heartbeat()
+    service.heartbeat()
     path = Path(bench.options.status_path)
     status = json.loads(path.read_text())
     path.write_text(json.dumps(status | {"heartbeat_monotonic_s": status["heartbeat_monotonic_s"] - 1000}))
@@ -377,15 +377,15 @@ def test_only_the_heartbeat_is_due_when_idle(bench: Bench) -> None:
     service = bench.start()
     bench.print(noise(0), xid(1))
     settle(service)
-    timeout = service._timeout_ms(service_module.time.monotonic() + 60)
+    timeout = service.timeout_ms(service_module.time.monotonic() + 60)
     assert timeout <= 1001, "disk and status are due a second after an event"
-    service._settle(service_module.time.monotonic())
+    service.settle(service_module.time.monotonic())
     now = service_module.time.monotonic()
-    assert 59000 < service._timeout_ms(now + 60) <= 60001
+    assert 59000 < service.timeout_ms(now + 60) <= 60001
     bench.print(record(2, "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Non-fatal, Link 23 x"))
-    service._drain()
-    service._status_due = False
-    assert service._timeout_ms(service_module.time.monotonic() + 60) <= 51, "an open event is due in 50 ms"
+    service.drain()
+    service.status_due = False
+    assert service.timeout_ms(service_module.time.monotonic() + 60) <= 51, "an open event is due in 50 ms"
 
 
 def test_sighup_reads_the_policy_again(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -395,7 +395,7 @@ def test_sighup_reads_the_policy_again(bench: Bench, capsys: pytest.CaptureFixtu
     Path(bench.options.policy).write_text(
         '{"xid": {"63": {"severity": "fatal", "action": "RESET_GPU"}, "64": {"severity": "x"}}}'
     )
-    service._on_signal(service_module.signal.SIGHUP, None)
+    service.on_signal(service_module.signal.SIGHUP, None)
     bench.print(xid(1, 63))
     settle(service)
     first, second = bench.events()
@@ -438,7 +438,7 @@ def test_event_names_the_kubernetes_node_as_soon_as_nodeadm_has_written_it(bench
     bench.print(xid(1, 48))
     settle(service)
     assert [event.get("NodeName") for event in bench.events()] == [None, "ip-10-0-3-7.eu-central-1.compute.internal"]
-    service._heartbeat()
+    service.heartbeat()
     heartbeat = bench.documents()[-1]
     assert (heartbeat["kind"], heartbeat["NodeName"]) == ("heartbeat", "ip-10-0-3-7.eu-central-1.compute.internal")
     assert ["InstanceId"] in heartbeat["_aws"]["CloudWatchMetrics"][0]["Dimensions"]

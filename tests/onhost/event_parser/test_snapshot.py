@@ -32,10 +32,10 @@ def recoveries(bench: Bench, *, late: bool = False) -> list[dict[str, Any]]:
     """Runs the service's snapshot to its end."""
     service = bench.start()
     poller = select.poll()
-    service._start_snapshot(poller)
-    while service._snapshot is not None:
+    service.start_snapshot(poller)
+    while service.snapshot_process is not None:
         poller.poll(5000)
-        service._end_snapshot(poller) if late else service._read_snapshot(poller)
+        service.end_snapshot(poller) if late else service.read_snapshot(poller)
     return [document for document in bench.documents() if document["kind"] == "recovery"]
 
 

@@ -209,7 +209,7 @@ def test_address_is_found_at_the_mirror(web: Web) -> None:
 def test_certificates_are_verified(client: Client) -> None:
     import ssl
 
-    assert client._tls.verify_mode == ssl.CERT_REQUIRED and client._tls.check_hostname
+    assert client.tls.verify_mode == ssl.CERT_REQUIRED and client.tls.check_hostname
 
 
 # Exit codes: 2 where a source lacks something or serves something else, 4 where it cannot be reached.

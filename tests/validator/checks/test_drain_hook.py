@@ -152,7 +152,7 @@ def test_log_of_a_drill_arrives(judge: Judge, messages: list[str], verdict: str,
 def test_the_last_look_of_the_real_hook_is_read(tmp_path: Path) -> None:
     """The shell program against the status that the hook writes, also where the metadata come up later."""
     hook = Installed(tmp_path)
-    words = ["sh", "-c", drain_hook._LAST_LOOK.replace(drain_hook._STATUS, str(tmp_path / "status.json"))]
+    words = ["sh", "-c", drain_hook.LAST_LOOK.replace(drain_hook.STATUS, str(tmp_path / "status.json"))]
     with FakeMetadata() as imds:
         imds.status = 503
         running = hook.start(imds.address)
@@ -177,7 +177,7 @@ def test_the_program_of_a_drill_finds_the_line_of_the_running_hook(tmp_path: Pat
         wait_for(lambda: (tmp_path / "status.json").exists())
         (programs / "systemctl").write_text(f"#!/bin/sh\necho {running.pid}\n")
         (programs / "systemctl").chmod(0o755)
-        words = ["sh", "-c", drain_hook._DRILL, "drill", str(hook.log), "unit", "20"]
+        words = ["sh", "-c", drain_hook.DRILL, "drill", str(hook.log), "unit", "20"]
         path = {"PATH": f"{programs}:/usr/bin:/bin"}
         for _ in range(2):
             done = subprocess.run(words, env=path, capture_output=True, text=True, timeout=60)

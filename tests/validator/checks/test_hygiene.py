@@ -199,7 +199,7 @@ def test_authorized_key_without_a_key_pair_fails(judge: Judge) -> None:
 def test_credentials_are_detected_by_content(secret: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("nothing\n")
     (tmp_path / "b").write_text(f"x\n{secret}\n")
-    patterns = ["-e", hygiene._ACCESS_KEY, "-e", hygiene._TOKEN]
+    patterns = ["-e", hygiene.ACCESS_KEY, "-e", hygiene.TOKEN]
     done = subprocess.run(["grep", "-rIlE", *patterns, tmp_path], capture_output=True, text=True, check=False)
     assert done.stdout.split() == [str(tmp_path / "b")]
 
@@ -209,8 +209,8 @@ def test_sudo_rules_are_joined_over_lines(tmp_path: Path) -> None:
     file.write_text(
         "# x ALL=NOPASSWD: ALL\n#1000 ALL=NOPASSWD: ALL\nbuilder \\\n ALL = \\\n  NOPASSWD: ALL\n\nDefaults x\n"
     )
-    command = hygiene._SUDO_RULES.replace("/etc/sudoers /etc/sudoers.d/*", str(file))
+    command = hygiene.SUDO_RULES.replace("/etc/sudoers /etc/sudoers.d/*", str(file))
     shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
     rules = [" ".join(line.split()) for line in shown.splitlines()]
     assert rules == ["#1000 ALL=NOPASSWD: ALL", "builder ALL = NOPASSWD: ALL", "Defaults x"]
-    assert [hygiene._roots(rule) for rule in rules] == [["#1000"], ["builder"], []]
+    assert [hygiene.roots(rule) for rule in rules] == [["#1000"], ["builder"], []]

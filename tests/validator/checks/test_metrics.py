@@ -209,7 +209,7 @@ def test_memory_is_compared_with_the_host_not_with_the_fact(judge: Judge) -> Non
 
 def test_a_measurement_without_a_row_has_no_limits() -> None:
     board = PLAN["instance_types"][0]["gpu"]
-    assert metrics._judge("brightness", 1.0, GPUS[0], board) == ["GPU 0 brightness: 1, but no tolerance is defined"]
+    assert metrics.judge("brightness", 1.0, GPUS[0], board) == ["GPU 0 brightness: 1, but no tolerance is defined"]
 
 
 def test_absent_measurements_of_the_plan_are_not_awaited(judge: Judge) -> None:

@@ -112,6 +112,6 @@ def test_drill_names_no_error_on_which_others_act(judge: Judge) -> None:
     """Node problem detectors on a machine in service read the same kernel log, and do not look at the facility."""
     world = NeuronWorld()
     prove(judge, neuron_error.test_drill_arrives_once, world)
-    known = {row["error"] for row in parser_module("catalogue")._rows("neuron.csv", parser_module("catalogue").DATA)}
+    known = {row["error"] for row in parser_module("catalogue").rows("neuron.csv", parser_module("catalogue").DATA)}
     assert not known & set(re.findall(r"\w+", world.line)) and "action=" not in world.line
     assert f"instance-id={INSTANCE} " in world.line

@@ -103,7 +103,7 @@ def test_rpm_verifies_only_contents(judge: Judge) -> None:
 _DKMS_STATUS = "nvidia/550.163.01, 6.1.0-1, x86_64: installed\n"
 
 
-@pytest.mark.parametrize(("kept", "asked"), [(driver._DKMS, False), (driver._DKMS[1:], True), ((), True)])
+@pytest.mark.parametrize(("kept", "asked"), [(driver.DKMS_MODULE, False), (driver.DKMS_MODULE[1:], True), ((), True)])
 def test_dkms_is_asked_again_where_it_may_have_changed(judge: Judge, kept: tuple[str, ...], asked: bool) -> None:
     since = Since(kept)
     status = {"dkms status": _DKMS_STATUS.replace("installed", "built"), "cd /lib/modules*": "6.1.0-1\n"}

@@ -203,7 +203,7 @@ def test_counters_of_a_node_are_all_that_its_adapters_send(tmp_path: Path) -> No
     (tmp_path / "net" / "ens5" / "statistics" / "tx_bytes").write_text("31\n")
     (tmp_path / "net" / "lo" / "statistics").mkdir(parents=True)
     done = subprocess.run(
-        ["sh", "-c", checks._COUNTERS, "sh", str(tmp_path)], capture_output=True, text=True, check=True
+        ["sh", "-c", checks.COUNTERS, "sh", str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == ["efa rdmap0 112", "efa rdmap1 2", "ena ens5 31"]
 
@@ -382,7 +382,7 @@ def test_observe_is_the_check_s_own() -> None:
     with pytest.raises(pytest.fail.Exception, match=r"^died meanwhile: i-2 \(10\.0\.0\.5\); i-1: no answer$"):
         together = two()
         together.members[1].connection.run = _refuse  # type: ignore[method-assign]
-        checks._judged(together, Observe(record), _fails)
+        checks.judged(together, Observe(record), _fails)
 
 
 def _refuse(*_: Any) -> Any:

@@ -54,7 +54,7 @@ def test_tools_of_this_machine_work(judge: Judge) -> None:
     assert judge(_TOOLS, in_shell(), plan=WITH_NODE).verdict == "PASS"
 
 
-@pytest.mark.parametrize("tool", [name for name, _, _ in system._TOOLS])
+@pytest.mark.parametrize("tool", [name for name, _, _ in system.TOOLS])
 def test_tool_that_does_nothing_is_named(judge: Judge, tool: str, tmp_path: Any) -> None:
     (tmp_path / tool).symlink_to("/bin/true")
     judged = judge(_TOOLS, in_shell(str(tmp_path)), plan=WITH_NODE)

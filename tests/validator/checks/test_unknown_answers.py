@@ -73,7 +73,7 @@ def lost(text: str) -> bytes:
 def _snapshot(document: bytes) -> list[str]:
     snapshot = parser_module("snapshot")
     (board,), whole = snapshot.boards(document)
-    fields, metrics = snapshot._with_metrics(board)
+    fields, metrics = snapshot.with_metrics(board)
     assert whole and not {"RowRemapPending", "RowRemapFailure"} & (metrics.keys() | fields.keys())
     assert fields["answered"] is False and metrics == {"RecoveryUnknown": "Count"}
     return [str(fields["why"])]

@@ -283,7 +283,7 @@ def test_checks_of_files_run_beside_live_ones() -> None:
     engine.run([*files, scheduler.Task("read", lambda: ask("read")), change])
     assert events[:5] == ["read", "live begins", "file", "file", "file"]
     assert sorted(events[5:]) == ["file"] * 9 + ["live ends"]
-    assert max(sum(text.startswith("cat") for text in batch) for batch in link.batches) == scheduler._MOST_BESIDE
+    assert max(sum(text.startswith("cat") for text in batch) for batch in link.batches) == scheduler.MOST_BESIDE
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -327,7 +327,7 @@ def test_a_live_check_is_answered_with_few_others() -> None:
     files = [scheduler.Task(f"file {n}", functools.partial(ask, f"cat {n}"), beside=True) for n in range(12)]
     engine.run([*files, scheduler.Task("live", lambda: ask("live", "live", "live"), mutates=True, live=True)])
     with_live = [len(batch) for batch in link.batches if "live" in batch]
-    assert with_live == [1, 1 + scheduler._BESIDE_LIVE, 1 + scheduler._BESIDE_LIVE]
+    assert with_live == [1, 1 + scheduler.BESIDE_LIVE, 1 + scheduler.BESIDE_LIVE]
     assert len(link.batches) == 4  # once the last live one has ended, all others at once
 
 

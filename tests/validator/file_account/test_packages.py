@@ -88,6 +88,6 @@ def test_files_of_the_grid_driver_are_explained_only_where_it_is_planned() -> No
 
 
 def test_source_names_are_those_of_the_role() -> None:
-    assert packages._slug("http://169.254.169.252/apt.repos.intel.com/mkl/", "all") == (
+    assert packages.repository_slug("http://169.254.169.252/apt.repos.intel.com/mkl/", "all") == (
         "169.254.169.252-apt.repos.intel.com-mkl-all"
     )

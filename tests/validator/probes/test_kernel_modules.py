@@ -35,7 +35,7 @@ def test_the_command_itself(tmp_path: Path) -> None:
     modinfo = tmp_path / "modinfo"
     modinfo.write_text('#!/bin/sh\n[ "$*" = "-k 6.1.0-40 -F version nvidia" ] && echo 580.95.05\n')
     modinfo.chmod(0o755)
-    command = (kernel_modules._LISTED % "nvidia").replace("/lib/modules", str(tmp_path / "lib"))
+    command = (kernel_modules.LISTED % "nvidia").replace("/lib/modules", str(tmp_path / "lib"))
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "6.1.0-40 580.95.05\n6.1.0-41 missing\n"

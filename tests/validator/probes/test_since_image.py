@@ -59,7 +59,7 @@ def test_machine_is_asked_once() -> None:
     machine = since()
     machine.unchanged(TREES)
     machine.unchanged(TREES)
-    assert len([text for text in machine._machine.host.backend.asked if "newerct" in text]) == 1
+    assert len([text for text in machine.machine.host.backend.asked if "newerct" in text]) == 1
 
 
 def test_results_of_the_files_are_read(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_silent_host_raises_within_one_timeout(sshd: Sshd, serve: Serve) -> None
 def test_slow_banner_is_accepted(sshd: Sshd, serve: Serve) -> None:
     def late(front: socket.socket) -> None:
         time.sleep(0.5)
-        Breakable(sshd.port, lambda join: 0)._join(front)
+        Breakable(sshd.port, lambda join: 0).relay(front)
 
     port = serve(late)
     with ssh.connect(sshd.target(port=port, banner_timeout=5)) as connection:

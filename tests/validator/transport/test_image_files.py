@@ -78,7 +78,7 @@ def test_tool_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_advice(said: str, advice: str) -> None:
-    assert advice in image_files._hint(said)
+    assert advice in image_files.hint(said)
 
 
 def can_enter() -> bool:

@@ -131,7 +131,7 @@ def test_connection_that_breaks_is_dropped_whatever_paramiko_raises(start: Start
 
     shell = start()
     assert shell.execute([Command("true")])[0].rc == 0
-    setattr(shell._channel, at, broken)
+    setattr(shell.ssh_channel, at, broken)
     with pytest.raises(ConnectionDropped, match="closed the connection"):
         shell.execute([Command("true")])
 
@@ -172,7 +172,7 @@ def test_slow_host_is_looked_at_less_often(start: Start, tmp_path: Path, seconds
     """On an emulated processor a look each second took a tenth of the time of all commands."""
     connected = start()
     slow = f"validator_large() {{ large=' '; echo >>{tmp_path}/looks; sleep {seconds}; }}\n"
-    connected._channel.sendall(slow.encode())
+    connected.ssh_channel.sendall(slow.encode())
     (answer, late) = connected.execute([Command("sleep 4.5; echo done"), Command("sleep 30", deadline=2)])
     looks = len((tmp_path / "looks").read_text().splitlines())
     assert answer.stdout == b"done\n" and looks <= most + 1 and (seconds != "0" or looks >= 3)
@@ -207,7 +207,7 @@ def test_each_command_has_its_own_deadline(start: Start) -> None:
 def test_commands_without_a_process_run_together(start: Start) -> None:
     batch = [Command(f"echo {number}") for number in range(20)] + [Command("test -e /nowhere"), Command("true")]
     batch += [Command("command -v no-such-program"), Command("echo $$", 20.0), Command("echo last", 20.0)]
-    script = shell_module._script(batch)
+    script = shell_module.batch_script(batch)
     assert script.count("validator_run_together ") == 2  # one for each deadline
     answers = start().execute(batch)
     assert [(answer.rc, answer.stdout) for answer in answers[:20]] == [(0, b"%d\n" % number) for number in range(20)]
@@ -267,7 +267,7 @@ def test_killed_command_has_not_expired(start: Start) -> None:
 
 def test_shell_that_exits_during_a_batch_kills_its_commands(start: Start) -> None:
     shell, seconds = start(), a_long_time()
-    channel: Any = shell._channel
+    channel: Any = shell.ssh_channel
     with pytest.raises(ConnectionDropped):
         shell.execute([Command(f"sleep {seconds}"), Command(f"kill {channel.process.pid}; sleep {seconds}")])
     assert gone(seconds)

@@ -71,12 +71,12 @@ def raise_refusals(lines: Sequence[str]) -> None:
         raise ApiRefused("an API call of the agent on this machine was refused", "", lines[-1].strip(), HINT)
 
 
-_SECONDS = 15
+SECONDS = 15
 # Prints the security groups of a machine whose connection timed out; nothing where it is refused or gets through.
 _PROBE = f"""
 import socket, sys, urllib.request as u
 try:
-    socket.create_connection((sys.argv[1], int(sys.argv[2])), {_SECONDS}).close()
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), {SECONDS}).close()
 except socket.timeout:
     base, opener = "http://169.254.169.254/latest/", u.build_opener(u.ProxyHandler({{}}))
     try:
@@ -111,5 +111,5 @@ def raise_if_dropped(host: Any, service: str, region: str, plan: PlanDocument | 
         return
     groups = ", ".join(shown.split("\t")[1:]) or "of the instance"
     hint = f"allow TCP {port} out in security group {groups}; look at routes and network ACLs of its subnet"
-    text = f"timed out after {_SECONDS} s (security group {groups})"
+    text = f"timed out after {SECONDS} s (security group {groups})"
     raise ApiRefused(f"connecting from this machine to {name} port {port}", "", text, hint)

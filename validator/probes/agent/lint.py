@@ -44,16 +44,16 @@ _AGENT = release_schema().keys("agent") | set(UNLISTED)
 _AGENT_TYPES: Mapping[str, type] = {"region": str, "run_as_user": str, "debug": bool, "omit_hostname": bool}
 _TYPE_NAMES = {str: "name", bool: "boolean (true or false)"}
 # The table has the internal name of the GPU plugin, which the agent takes, too, and documents nowhere.
-_PLUGINS = release_schema().keys("metrics", "metrics_collected") - {"nvidia_smi"} | {"nvidia_gpu"}
-_GPU = ("measurement", "metrics_collection_interval", "append_dimensions", "drop_original_metrics")
-_APPENDED = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
+PLUGINS = release_schema().keys("metrics", "metrics_collected") - {"nvidia_smi"} | {"nvidia_gpu"}
+GPU_KEYS = ("measurement", "metrics_collection_interval", "append_dimensions", "drop_original_metrics")
+APPENDED_DIMENSIONS = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
 _NAMESPACE = re.compile(r"(?!:)[0-9A-Za-z.\-_/#: ]{1,255}")
-_ENTRY = {name: ("logs", "logs_collected", name, "collect_list", "[]") for name in ("files", "journald")}
-_PRIORITIES = release_schema().rule(*_ENTRY["journald"], "priority")["values"]
-_TIMEZONES = release_schema().rule(*_ENTRY["files"], "timezone")["values"]
-_FILTER_TYPES = release_schema().rule(*_ENTRY["files"], "filters", "[]", "type")["values"]
+LOG_ENTRIES = {name: ("logs", "logs_collected", name, "collect_list", "[]") for name in ("files", "journald")}
+_PRIORITIES = release_schema().rule(*LOG_ENTRIES["journald"], "priority")["values"]
+_TIMEZONES = release_schema().rule(*LOG_ENTRIES["files"], "timezone")["values"]
+_FILTER_TYPES = release_schema().rule(*LOG_ENTRIES["files"], "filters", "[]", "type")["values"]
 _PLACEHOLDERS = ("{instance_id}", "{hostname}", "{local_hostname}", "{ip_address}", "{date}")
-_CLASSES = ("STANDARD", "INFREQUENT_ACCESS")  # any other the agent leaves out, and the group becomes STANDARD
+LOG_GROUP_CLASSES = ("STANDARD", "INFREQUENT_ACCESS")  # any other the agent leaves out, and the group becomes STANDARD
 _MALFORMED = (
     "missing )",
     "unbalanced parenthesis",
@@ -136,7 +136,7 @@ def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
         where = f"metrics.metrics_collected.{name}"
         yield Finding(WARNING, where, "a performance counter of Windows: the agent on Linux does not collect it")
     documented = {name: value for name, value in plugins.items() if name not in ("nvidia_smi", *counters)}
-    yield from unknown_keys(documented, _PLUGINS, "metrics.metrics_collected")
+    yield from unknown_keys(documented, PLUGINS, "metrics.metrics_collected")
     yield from plugin_findings(plugins)
     if "nvidia_gpu" in plugins:
         yield from _gpu(plugins["nvidia_gpu"])
@@ -146,7 +146,7 @@ def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
 def _is_counter_object(name: str, plugin: object) -> bool:
     """An object of Windows' performance counters, whatever its name, by the names of its counters."""
     measured = plugin.get("measurement") if isinstance(plugin, dict) else None
-    if name in _PLUGINS or not isinstance(measured, list) or "resources" not in cast(dict[str, object], plugin):
+    if name in PLUGINS or not isinstance(measured, list) or "resources" not in cast(dict[str, object], plugin):
         return False
     names = [str(entry.get("name") if isinstance(entry, dict) else entry) for entry in measured]
     return any(re.search(r"[ %/]|^[A-Z]|[a-z][A-Z]", one) for one in names)
@@ -167,8 +167,8 @@ def _append_dimensions(appended: object) -> Iterator[Finding]:
         yield not_an_object(where, appended)
         return
     for key, value in appended.items():
-        if key not in _APPENDED:
-            message = f"expected {', '.join(_APPENDED)}, got {key}{suggestion(key, _APPENDED)}"
+        if key not in APPENDED_DIMENSIONS:
+            message = f"expected {', '.join(APPENDED_DIMENSIONS)}, got {key}{suggestion(key, APPENDED_DIMENSIONS)}"
             yield Finding(ERROR, f"{where}.{key}", message)
         elif value == f"${{!aws:{key}}}":
             message = f"${{!aws:{key}}} is not replaced: the agent leaves the dimension out"
@@ -211,7 +211,7 @@ def _gpu(plugin: object) -> Iterator[Finding]:
     if not isinstance(plugin, dict):
         yield not_an_object(where, plugin)
         return
-    yield from unknown_keys(plugin, _GPU, where)
+    yield from unknown_keys(plugin, GPU_KEYS, where)
     yield from seconds(plugin, "metrics_collection_interval", where)
     yield from measurements(plugin, "nvidia_gpu", BY_NAME, where, prefix="nvidia_smi_")
 
@@ -382,7 +382,7 @@ def _conflicts(entries: list[tuple[str, Mapping[str, object]]], default_stream: 
 
 
 def _file(entry: Mapping[str, object], where: str, files: Collection[str] | None) -> Iterator[Finding]:
-    yield from unknown_keys(entry, release_schema().keys(*_ENTRY["files"]), where)
+    yield from unknown_keys(entry, release_schema().keys(*LOG_ENTRIES["files"]), where)
     path = entry.get("file_path")
     if not isinstance(path, str) or not path.startswith("/"):
         # Valid in a configuration for Windows, as AWS's samples have it.
@@ -440,7 +440,7 @@ def _encoding(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
 
 
 def _journald(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
-    yield from unknown_keys(entry, release_schema().keys(*_ENTRY["journald"]), where)
+    yield from unknown_keys(entry, release_schema().keys(*LOG_ENTRIES["journald"]), where)
     priority = entry.get("priority", "info")
     if str(priority) not in _PRIORITIES:
         yield Finding(ERROR, f"{where}.priority", f"expected one of {', '.join(_PRIORITIES)}, got {priority!r}")
@@ -457,7 +457,7 @@ def _destination(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
         if str(group).startswith("aws/"):
             yield Finding(ERROR, f"{where}.log_group_name", "names that start with aws/ are reserved")
     yield from _stream_name(entry, where)
-    yield from _choice(entry, "log_group_class", _CLASSES, where)
+    yield from _choice(entry, "log_group_class", LOG_GROUP_CLASSES, where)
     days = entry.get("retention_in_days", -1)
     if days not in retention_days() or isinstance(days, bool):
         expected = ", ".join(map(str, retention_days()))

@@ -203,7 +203,7 @@ class OpenMpi:
 
 
 # ldconfig is in no PATH of an ordinary user.
-_FIND_MPI = """\
+FIND_MPI = """\
 PATH=$PATH:/usr/sbin:/sbin
 for mpirun in /opt/amazon/openmpi5/bin/mpirun /opt/amazon/openmpi/bin/mpirun "$(command -v mpirun 2>/dev/null)"; do
   [ -x "$mpirun" ] || continue
@@ -222,7 +222,7 @@ done
 
 def find_open_mpi(member: Member) -> OpenMpi | None:
     """The first Open MPI of a node: AWS's (5, then 4), else the one on PATH. None: there is none."""
-    lines = member.run(_FIND_MPI).text.splitlines()
+    lines = member.run(FIND_MPI).text.splitlines()
     if len(lines) < 3:
         return None
     version = re.search(r"\(?(?:Open MPI|OpenRTE)\)? (\d[\w.]*)", " ".join(lines[2:]))

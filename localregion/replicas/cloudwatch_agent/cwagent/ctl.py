@@ -141,19 +141,19 @@ def _source(config: str | None) -> tuple[str, str]:
         from . import parameters
 
         try:
-            return _part_name(config), parameters.fetch(path, HOME + "/logs/amazon-cloudwatch-agent.log")
+            return part_name(config), parameters.fetch(path, HOME + "/logs/amazon-cloudwatch-agent.log")
         except parameters.NotFetched as error:
             raise UsageError(f"Fail to fetch the config: {path}: {error}") from error
     if kind != "file" or not path:
         raise UsageError(f"-c {config}: this replica takes default, all, ssm:<name> and file:<path>")
     try:
         with open(path, encoding="utf-8") as file:
-            return _part_name(config), file.read()
+            return part_name(config), file.read()
     except OSError as error:
         raise UsageError(f"Fail to fetch the config: {error}") from error
 
 
-def _part_name(config: str) -> str:
+def part_name(config: str) -> str:
     """The file in the agent's folder that a source is kept in."""
     kind, _, path = config.partition(":")
     return f"{kind}_{os.path.basename(path)}" if path else config
@@ -191,7 +191,7 @@ def _remove(config: str | None) -> int:
     if config == "all":
         gone = _parts()
     else:
-        gone = [path for path in _parts() if os.path.basename(path) == _part_name(config or "")]
+        gone = [path for path in _parts() if os.path.basename(path) == part_name(config or "")]
         if not gone:
             print(f"E! {config}: no such part in {_PARTS}", file=sys.stderr)
             return 1

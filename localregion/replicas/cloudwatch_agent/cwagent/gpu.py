@@ -20,7 +20,7 @@ from . import version
 PROGRAM = "/usr/bin/nvidia-smi"
 # The agent waits so long. While nvidia-smi computes, or waits for an emulated processor, the time is not counted: the
 # original needs a tenth of a second.
-_SECONDS = 5.0
+SECONDS = 5.0
 _KNOWN_AFTER = {"v10": (), "v11": (), "v12": (1, 300034, 0)}
 _LAYOUT = re.compile(rb'<!DOCTYPE[^>]*"nvsmi_device_(v\d+)\.dtd"')
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "measurements.json"), encoding="utf-8") as _file:
@@ -65,7 +65,7 @@ def sample(
 
 
 def _answer(program: str) -> tuple[int, bytes]:
-    """Exit status and output. TimeoutExpired: _SECONDS are over, without the time that nvidia-smi computes."""
+    """Exit status and output. TimeoutExpired: SECONDS are over, without the time that nvidia-smi computes."""
     with subprocess.Popen(
         [program, "-q", "-x"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -75,9 +75,9 @@ def _answer(program: str) -> tuple[int, bytes]:
                 output, _ = process.communicate(timeout=0.25)
                 return process.returncode, output
             except subprocess.TimeoutExpired:
-                if time.monotonic() - started - _computed(process.pid) > _SECONDS:
+                if time.monotonic() - started - _computed(process.pid) > SECONDS:
                     process.kill()
-                    raise subprocess.TimeoutExpired([program, "-q", "-x"], _SECONDS) from None
+                    raise subprocess.TimeoutExpired([program, "-q", "-x"], SECONDS) from None
 
 
 def _computed(pid: int) -> float:

@@ -41,8 +41,8 @@ class Stream:
         filters = [item for item in get_items(entry, "filters") if isinstance(item, dict)]
         self._filters = [(item["type"], re.compile(item["expression"])) for item in filters]
         self._encoding = get_text(entry, "encoding", "utf-8")
-        self._open: tuple[bytes, int, int] | None = None  # an event that further lines may belong to
-        self._opened = 0.0
+        self.pending: tuple[bytes, int, int] | None = None  # an event that further lines may belong to
+        self.opened = 0.0
         self._last_time = 0
         self.events: list[Event] = []
         self.since = 0.0
@@ -52,13 +52,13 @@ class Stream:
     def read(self) -> None:
         """Reads the new lines of the file."""
         for line, inode, offset in self.tail.lines():
-            if self._open and self._continues(line):
-                self._open = (self._open[0] + b"\n" + line, inode, offset)
+            if self.pending and self._continues(line):
+                self.pending = (self.pending[0] + b"\n" + line, inode, offset)
                 continue
             self.close_event()
-            self._open, self._opened = (line, inode, offset), time.monotonic()
+            self.pending, self.opened = (line, inode, offset), time.monotonic()
         # The last event is complete after a short time, also if no further line follows.
-        if self._open and time.monotonic() - self._opened >= _POLL_SECONDS:
+        if self.pending and time.monotonic() - self.opened >= _POLL_SECONDS:
             self.close_event()
 
     def _continues(self, line: bytes) -> bool:
@@ -70,9 +70,9 @@ class Stream:
 
     def close_event(self) -> None:
         """Ends the open event, if there is one: it becomes one of `events`, or is filtered out."""
-        if self._open is None:
+        if self.pending is None:
             return
-        (raw, inode, offset), self._open = self._open, None
+        (raw, inode, offset), self.pending = self.pending, None
         if len(raw) > _EVENT_BYTES:
             raw = raw[: _EVENT_BYTES - len(_TRUNCATED)] + _TRUNCATED
         text = raw.decode(self._encoding, "replace").rstrip("\r\n")
@@ -147,7 +147,7 @@ class Logs:
 
     def _publish(self, stream: Stream, *, last: bool = False) -> None:
         while stream.events:
-            batch = _batch(stream.events)
+            batch = batch_of(stream.events)
             try:
                 self._put(stream, batch, last)
             except ServiceError as error:
@@ -207,7 +207,7 @@ class Logs:
         )
 
 
-def _batch(events: list[Event]) -> list[Event]:
+def batch_of(events: list[Event]) -> list[Event]:
     """The first events that fit into one PutLogEvents: count, bytes, and 24 hours from the earliest to the latest."""
     size, low, high = 0, events[0][0], events[0][0]
     for count, (stamp, text, _, _) in enumerate(events):

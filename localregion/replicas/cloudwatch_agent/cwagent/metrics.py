@@ -100,9 +100,9 @@ class Metrics:
         )  # the agent leaves out names and values that it does not know
         self._appended_names = [name for name in configuration.APPENDABLE if appended.get(name) == f"${{aws:{name}}}"]
         # The agent drops `host` as soon as anything is appended (ruleTagExclude.go).
-        self._own = {} if self._appended_names or agent.get("omit_hostname") else {"host": os.uname().nodename}
+        self.agent_metrics = {} if self._appended_names or agent.get("omit_hostname") else {"host": os.uname().nodename}
         self._appended: dict[str, str] | None = None
-        self._queue: list[Datum] = []
+        self.queue: list[Datum] = []
 
     def run(self) -> None:
         flush_at = time.monotonic() + self._flush_every
@@ -112,15 +112,15 @@ class Metrics:
                 if now >= plugin.due:
                     # At whole multiples of the interval, as the agent (round_interval).
                     plugin.due = (now // plugin.interval + 1) * plugin.interval
-                    self._collect(plugin)
-            if self._queue and (time.monotonic() >= flush_at or len(self._queue) >= _LARGEST_BATCH):
-                self._flush()
+                    self.collect(plugin)
+            if self.queue and (time.monotonic() >= flush_at or len(self.queue) >= _LARGEST_BATCH):
+                self.flush()
                 flush_at = time.monotonic() + self._flush_every
             until = min([plugin.due - time.time() for plugin in self.plugins] + [flush_at - time.monotonic()])
-            self._stop.wait(max(0.05, until if self._queue or self.plugins else 1.0))
-        self._flush(last=True)
+            self._stop.wait(max(0.05, until if self.queue or self.plugins else 1.0))
+        self.flush(last=True)
 
-    def _collect(self, plugin: Plugin) -> None:
+    def collect(self, plugin: Plugin) -> None:
         try:
             stamp, rows = plugin.sample(self._journal.warn)
         except (gpu.SampleFailed, OSError) as error:
@@ -128,10 +128,10 @@ class Metrics:
             return
         appended = self._append()
         for dimensions, values in rows:
-            full = {**dimensions, **self._own, **plugin.dimensions, **appended}
+            full = {**dimensions, **self.agent_metrics, **plugin.dimensions, **appended}
             for measurement, (name, unit) in plugin.published.items():
                 if measurement in values:
-                    self._queue += self.datums(plugin, name, unit, values[measurement], full, stamp, measurement)
+                    self.queue += self.datums(plugin, name, unit, values[measurement], full, stamp, measurement)
 
     def datums(
         self,
@@ -160,9 +160,9 @@ class Metrics:
             self._appended = {name: value for name, value in values.items() if value}
         return self._appended
 
-    def _flush(self, *, last: bool = False) -> None:
-        while self._queue:
-            batch = self._queue[:_LARGEST_BATCH]
+    def flush(self, *, last: bool = False) -> None:
+        while self.queue:
+            batch = self.queue[:_LARGEST_BATCH]
             try:
                 self._service.call(
                     "application/x-www-form-urlencoded; charset=utf-8", encode(self._namespace, batch), last=last
@@ -172,9 +172,9 @@ class Metrics:
             except Stopping as error:
                 if not last:
                     return  # run() flushes once more
-                self._journal.error(f"[outputs.cloudwatch] {len(self._queue)} datums lost at the end: {error}")
-                self._queue.clear()
-            del self._queue[: len(batch)]
+                self._journal.error(f"[outputs.cloudwatch] {len(self.queue)} datums lost at the end: {error}")
+                self.queue.clear()
+            del self.queue[: len(batch)]
 
 
 def encode(namespace: str, batch: list[Datum]) -> bytes:

@@ -43,7 +43,7 @@ class ThisMachine:
 
     def run(self, command: str, *arguments: str) -> Any:
         script, name, port = arguments
-        short = script.replace(f", {delivery._SECONDS})", ", 0.5)").replace(
+        short = script.replace(f", {delivery.SECONDS})", ", 0.5)").replace(
             "http://169.254.169.254", "http://127.0.0.1:9"
         )
         done = subprocess.run([sys.executable, "-c", short, name, port], capture_output=True, text=True, check=True)

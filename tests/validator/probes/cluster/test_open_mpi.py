@@ -77,7 +77,7 @@ def test_the_installation_of_a_node(shown: str, expected: OpenMpi | None) -> Non
 def test_an_ordinary_user_s_path_is_enough() -> None:
     """Debian's ldconfig is in /sbin, which a login of an ordinary user does not search."""
     done = subprocess.run(
-        ["sh", "-c", mpi_jobs._FIND_MPI], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=True
+        ["sh", "-c", mpi_jobs.FIND_MPI], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=True
     )
     one = member("i-1")
     one.connection = Line({"mpirun": (0, done.stdout)})  # type: ignore[assignment]

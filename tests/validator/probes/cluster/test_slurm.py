@@ -95,7 +95,7 @@ def test_munge_that_does_not_start_is_quoted() -> None:
 
 def test_credentials_that_another_node_refuses() -> None:
     cluster = a_cluster({}, {"unmunge --metadata": (15, "unmunge: Error: Invalid credential")})
-    cluster._began = True
+    cluster.began = True
     wrong = "i-2 (10.0.0.5) refuses i-1 (10.0.0.4)'s: unmunge: Error: Invalid credential"
     assert wrong in cluster.strangers() and len(cluster.strangers()) == 2  # its own, too
 
