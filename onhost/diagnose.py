@@ -534,8 +534,8 @@ def events(machine: Machine) -> Tuple[Any, List[Finding]]:
     skipped = 0
     try:
         source = json_log(machine)
-        skipped = max(0, os.path.getsize(machine.root + source) - _EVENT_BYTES)
-        lines = machine.text(source, _EVENT_BYTES).splitlines()
+        skipped = max(0, os.path.getsize(machine.root + source) - EVENT_BYTES)
+        lines = machine.text(source, EVENT_BYTES).splitlines()
     except OSError:
         if not os.access(machine.root + PARSER, os.R_OK):
             raise Unanswered("missing", "the event parser is not installed: no events to read") from None
@@ -564,14 +564,14 @@ def events(machine: Machine) -> Tuple[Any, List[Finding]]:
     listed = [found._replace(text=found.text + _how_often(times[key])) for key, found in findings.items()]
     if skipped:
         text = "only the last %d MiB of %s were read: %d MiB before may hold what came first" % (
-            _EVENT_BYTES >> 20, source, (skipped >> 20) + 1,
+            EVENT_BYTES >> 20, source, (skipped >> 20) + 1,
         )  # fmt: skip
         listed.append(_finding("watch", "event log", text, "monitor"))
     return dict(counts, source=source, newest=list(groups.values())[-20:]), listed
 
 
 # A storm of 6,000 events takes 6 MB; the parser's log is rotated at 64 MiB.
-_EVENT_BYTES = 64 << 20
+EVENT_BYTES = 64 << 20
 
 
 def _how_often(times: List[str]) -> str:

@@ -135,7 +135,7 @@ def provoke(driver: Driver, pci: str, only_work: bool, result: dict) -> None:  #
 def main(words: list, load: object = ctypes.CDLL, out: object = sys.stdout) -> int:  # type: ignore[type-arg]
     """`load` and `out` can be replaced by tests."""
     pci, only_work = words[0], words[1:] == ["work"]
-    result = {"pid": os.getpid(), "name": _take_name(), "pci": pci, "uid": os.geteuid(), "outcome": "refused"}
+    result = {"pid": os.getpid(), "name": take_name(), "pci": pci, "uid": os.geteuid(), "outcome": "refused"}
     result["message"] = ""
     driver = None
     try:
@@ -150,7 +150,7 @@ def main(words: list, load: object = ctypes.CDLL, out: object = sys.stdout) -> i
     return 0 if result["outcome"] == ("worked" if only_work else "faulted") else 1
 
 
-def _take_name() -> str:
+def take_name() -> str:
     """Sets an unmistakable process name: the driver prints the name that a process has when it opens the GPU."""
     try:
         with open("/proc/self/comm", "w") as file:

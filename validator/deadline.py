@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-_SURE_SECONDS = 1.0  # so long the alarm is taken to be as it was set: a check can set one of its own
+SURE_SECONDS = 1.0  # so long the alarm is taken to be as it was set: a check can set one of its own
 _end = 0.0  # of the running check (time.monotonic()); 0 for none
 _alarm = math.inf  # when it comes: at _end or earlier, then it is set again
 _set = 0.0  # when it was set
@@ -46,7 +46,7 @@ def move(deadline: float) -> None:
     """`arm` where the alarm is handled already, in the main thread. An alarm that comes too early stays set."""
     global _end
     _end = deadline
-    if deadline and (deadline < _alarm or time.monotonic() > _set + _SURE_SECONDS):
+    if deadline and (deadline < _alarm or time.monotonic() > _set + SURE_SECONDS):
         _set_alarm()
 
 

@@ -21,7 +21,7 @@ from gpu_ami.errors import MachineError, UsageError, counted
 from gpu_ami.events.archives import Archive, Unread
 from gpu_ami.events.repeats import Repeats
 
-_PACKAGE = "hwevents"
+PACKAGE = "hwevents"
 # The parser's own log where it exists, else the kernel's ring buffer.
 _REMOTE = (
     "if [ -r /var/log/gpuevent.jsonl ]; then cat /var/log/gpuevent.jsonl.1 /var/log/gpuevent.jsonl 2>/dev/null; "
@@ -61,7 +61,7 @@ class Event(TypedDict):
 def parser_folder() -> Path:
     """The folder of the parser's package, which the role event_parser installs."""
     folder = Path(onhost.__file__).parent / "event_parser"
-    if (folder / _PACKAGE / "__init__.py").is_file():
+    if (folder / PACKAGE / "__init__.py").is_file():
         return folder
     raise UsageError(
         f"the event parser's code was not found; looked in {folder}",
@@ -71,16 +71,16 @@ def parser_folder() -> Path:
 
 def parser_module(name: str) -> ModuleType:
     """A module of the image's parser, for example "textlog"."""
-    if _PACKAGE not in sys.modules:
-        folder = parser_folder() / _PACKAGE
+    if PACKAGE not in sys.modules:
+        folder = parser_folder() / PACKAGE
         spec = importlib.util.spec_from_file_location(
-            _PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
+            PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[_PACKAGE] = module
+        sys.modules[PACKAGE] = module
         spec.loader.exec_module(module)
-    return importlib.import_module(f"{_PACKAGE}.{name}")
+    return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 def read_events(

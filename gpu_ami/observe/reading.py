@@ -23,7 +23,7 @@ from validator import remote
 if TYPE_CHECKING:
     from validator.transport import Target
 
-_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
+SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
 _SECONDS = 300.0
 _WAIT_SECONDS = 600.0
 # Mounts the largest partition and reads it; noload: a journal is not replayed on what must not change.
@@ -46,7 +46,7 @@ def request(registry: Registry | None = None) -> dict[str, list[list[str]]]:
 
 def read_local(registry: Registry | None = None, *, wait: bool = True) -> Observation:
     """This machine, after its boot. Programs and libraries are asked as the caller's user: as root, all can be read."""
-    state = _boot_of_this_machine() if wait and _SYSTEMD.is_dir() else ""
+    state = _boot_of_this_machine() if wait and SYSTEMD.is_dir() else ""
     document = {**program.observe("", True, request(registry)), "system_state": state}
     return _observation(document, "this machine", registry)
 

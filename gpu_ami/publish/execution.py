@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 LOOKS = 3  # DescribeImages may still answer `pending` after `available`: another server was asked
 POLL_SECONDS = 10.0
-_COPY_SECONDS = 4 * 3600.0
-_APPEAR_SECONDS = 120.0
+COPY_SECONDS = 4 * 3600.0
+APPEAR_SECONDS = 120.0
 
 
 def as_list(tags: Mapping[str, str]) -> list[Any]:
@@ -49,7 +49,7 @@ class Execution:
             "protect": self._protect,
             "deprecate": self._deprecate,
             "undeprecate": self._undeprecate,
-            "share": self._share,
+            "share": self.share,
             "mark": lambda step: self._create_tags(self.ami, step.tags),
             "pin": self._pin,
             "latest": self._latest,
@@ -103,7 +103,7 @@ class Execution:
             waited = time.monotonic() - began
             state = image.state if image is not None else "not visible yet"
             self.progress.update(f"{self.ami} in {self.region} is {state}", step=looks, total=LOOKS)
-            if waited > _COPY_SECONDS:
+            if waited > COPY_SECONDS:
                 hint = "run the same command again: it goes on waiting"
                 raise CloudError(f"{self.ami} in {self.region} is {state} after {waited:.0f} s", hint=hint)
             if looks < LOOKS:
@@ -117,7 +117,7 @@ class Execution:
             raise
         except CloudError as error:
             is_gone = not error.code and not aws_errors.may_pass(error)
-            is_new = is_gone and time.monotonic() - began < _APPEAR_SECONDS
+            is_new = is_gone and time.monotonic() - began < APPEAR_SECONDS
             if is_new or aws_errors.may_pass(error):
                 return None
             if is_gone:
@@ -147,7 +147,7 @@ class Execution:
         with aws_errors.translated(f"taking back the deprecation of {step.ami} in {self.region}"):
             self.cloud.ec2.disable_image_deprecation(ImageId=step.ami)
 
-    def _share(self, step: Step) -> None:
+    def share(self, step: Step) -> None:
         """Shares the image, after a look at the keys that its snapshots have in the end."""
         keys = sorted({arn for _, arn in snapshots(self.cloud, self.image()).values() if arn})
         refused = list(sharing.refusals(self.policy, self.region, [sharing.read_key(self.cloud, arn) for arn in keys]))

@@ -292,7 +292,7 @@ def history(backend: CloudWatchBackend) -> list[_HistoryItem]:
     return items
 
 
-_MINUTE = 60
+MINUTE = 60
 
 
 def step(now: datetime.datetime | None = None) -> list[tuple[str, Change]]:
@@ -313,7 +313,7 @@ def _backends() -> Iterator[CloudWatchBackend]:
 
 def run(stop: threading.Event) -> None:
     """Until `stop` is set: `step` at the beginning of each minute. A failure is logged, and the next minute comes."""
-    while not stop.wait(_MINUTE - time.time() % _MINUTE):
+    while not stop.wait(MINUTE - time.time() % MINUTE):
         try:
             step()
         except Exception:  # the daemon's thread: without it every alarm would stay as it is without a word

@@ -111,7 +111,7 @@ class Api:
             return send(start_response, "200 OK", _XML, answer)
         if _is_elsewhere(environ):
             return self._app(environ, start_response)
-        snapshot_tags = _take_snapshot_tags(call)
+        snapshot_tags = take_snapshot_tags(call)
         if call.action == "RunInstances":
             self._fill_launch(call)
         if call.action in _WAITED_FOR:
@@ -266,7 +266,7 @@ def _write_call(call: Call, environ: WSGIEnvironment) -> None:
         environ["QUERY_STRING"] = query
 
 
-def _take_snapshot_tags(call: Call) -> dict[str, str]:
+def take_snapshot_tags(call: Call) -> dict[str, str]:
     """Removes the snapshot's tags from a CreateImage call (moto refuses them) and returns them."""
     if call.action != "CreateImage":
         return {}

@@ -28,7 +28,7 @@ from moto.ssm.models import SimpleSystemManagerBackend
 from localregion.backends.ec2 import REGION, RegionAmi
 from localregion.state import ImageRecord
 
-_COPY_SECONDS = 0.3
+COPY_SECONDS = 0.3
 _MOST = timedelta(days=3650)
 _plain_copy, _plain_modify = AmisResponse.copy_image, AmisResponse.modify_image_attribute
 _plain_put = SimpleSystemManagerBackend.put_parameter
@@ -104,7 +104,7 @@ def _make_copy(backend: Any, source: Ami, region: str, name: str) -> CopiedAmi:
     record = source.record if isinstance(source, RegionAmi) else _record(source)
     image.__class__ = CopiedAmi
     image.record = replace(record, id=image.id, name=name, snapshot_id=image.ebs_snapshot.id, tags={}, snapshot_tags={})
-    image.ready_at = time.monotonic() + _COPY_SECONDS
+    image.ready_at = time.monotonic() + COPY_SECONDS
     image.state_when_ready = "available"
     image.source_image_id, image.source_image_region = source.id, region
     lineage = f"from SourceAmi {source.id} for SourceSnapshot {source.ebs_snapshot.id}"

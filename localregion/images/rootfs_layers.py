@@ -263,13 +263,13 @@ def _ensure_debian(home: Path, trees: Path, progress: Progress, architecture: st
         with base_image.only_one(trees):
             if not layer.exists():
                 with progress.stage("extract the base image's tree"):
-                    _extract(archive, layer)
+                    extract(archive, layer)
                 _forget_old(trees)
     os.utime(layer)
     return layer
 
 
-def _extract(archive: Path, layer: Path) -> None:
+def extract(archive: Path, layer: Path) -> None:
     with base_image.scratch(layer.parent) as work:
         tree = work / "tree"
         tree.mkdir(mode=0o755)

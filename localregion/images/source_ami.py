@@ -143,7 +143,7 @@ def ensure(plan: SystemPlan, home: Path, progress: Progress) -> tuple[ImageRecor
         digest = base_image.digest(base.architecture)
     else:
         digest = rootfs_layers.digest(base)
-        disk = _ensure_disk(base, digest, home, progress)
+        disk = ensure_disk(base, digest, home, progress)
     return _record(plan, base, disk, digest), source.get("ssm", "")
 
 
@@ -170,7 +170,7 @@ def _record(plan: SystemPlan, base: Base, disk: Path, digest: str) -> ImageRecor
     )
 
 
-def _ensure_disk(base: Base, digest: str, home: Path, progress: Progress) -> Path:
+def ensure_disk(base: Base, digest: str, home: Path, progress: Progress) -> Path:
     disk = home / "base" / f"{base.name}-{digest}.raw"
     if not disk.exists():
         tree = rootfs_layers.ensure(base, home, progress)

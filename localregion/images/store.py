@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
-_PART_BYTES = 64 * 1024**2  # copied between two looks at whether the copy was given up
+PART_BYTES = 64 * 1024**2  # copied between two looks at whether the copy was given up
 _GET_FREE, _CONFIGURE, _SET_CAPACITY, _FLUSH = 0x4C82, 0x4C0A, 0x4C07, 0x1261
 _AUTOCLEAR = 4
 # struct loop_config: fd, block size, loop_info64, reserved. Of loop_info64: three numbers of devices and inodes,
 # offset, size limit, number, two of encryption, flags, and names and keys.
 _CONFIG = "II" + "QQQ" + "QQ" + "IIII" + "64s64s32s16x" + "64x"
-_CONTROL = Path("/dev/loop-control")
+LOOP_CONTROL = Path("/dev/loop-control")
 _TRIES = 8  # another program may take the free device first
 
 
@@ -130,7 +130,7 @@ def _copy_data(source: int, target: int, given_up: Callable[[], bool]) -> None:
         while place < end:
             if given_up():
                 raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
-            copied = os.sendfile(target, source, place, min(end - place, _PART_BYTES))
+            copied = os.sendfile(target, source, place, min(end - place, PART_BYTES))
             if not copied:
                 raise OSError(errno.EIO, "the file became shorter while it was copied")
             place += copied
@@ -240,10 +240,10 @@ class ImageStore:
         return job
 
     def start(self, job: ImageJob) -> None:
-        job.future = self._submit(self._copy, job)
+        job.future = self._submit(self.copy_as, job)
         job.future.add_done_callback(lambda _: self._wake())
 
-    def _copy(self, job: ImageJob) -> None:
+    def copy_as(self, job: ImageJob) -> None:
         folder = self._layout.image(job.record.id)
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / "disk.raw.partial"
@@ -343,7 +343,7 @@ def attach(disk: Path, offset: int) -> LoopDevice | None:
     """A device of the disk from `offset` on; None where this host gives none (not root, no device, Linux < 5.8)."""
     with contextlib.suppress(OSError), disk.open("r+b") as file:
         for _ in range(_TRIES):
-            device = _open_free()
+            device = open_free()
             config = struct.pack(_CONFIG, file.fileno(), 0, 0, 0, 0, offset, 0, 0, 0, 0, _AUTOCLEAR, b"", b"", b"")
             try:
                 fcntl.ioctl(device.fileno(), _CONFIGURE, config)
@@ -355,8 +355,8 @@ def attach(disk: Path, offset: int) -> LoopDevice | None:
     return None
 
 
-def _open_free() -> LoopDevice:
-    with _CONTROL.open("rb") as control:
+def open_free() -> LoopDevice:
+    with LOOP_CONTROL.open("rb") as control:
         path = Path(f"/dev/loop{fcntl.ioctl(control, _GET_FREE)}")
     return LoopDevice(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
@@ -398,8 +398,8 @@ class SpareDisks:
     def __init__(self, folder: Path, submit: Callable[..., Future[SpareDisk]]) -> None:
         self._folder, self._submit = folder, submit
         self._lock = threading.Lock()
-        self._begun: dict[str, _Copy] = {}  # by image, the oldest first
-        self._awaited: list[_Copy] = []  # launches wait for them
+        self.begun_copies: dict[str, _Copy] = {}  # by image, the oldest first
+        self.awaited: list[_Copy] = []  # launches wait for them
 
     def guess(self, image_id: str, source: Path) -> None:
         """Begins a copy of an image's disk that may be asked for, where it takes no space that a build may need."""
@@ -411,21 +411,21 @@ class SpareDisks:
     def begin(self, image_id: str, source: Path) -> None:
         """Begins a copy of an image's disk, unless there is one. Gives up what was guessed, and is of another."""
         with self._lock:
-            if image_id in self._begun:
-                self._begun[image_id].guess = False
-            for other in [other for other, copy in self._begun.items() if copy.guess]:
-                self._begun.pop(other).give_up()
+            if image_id in self.begun_copies:
+                self.begun_copies[image_id].guess = False
+            for other in [other for other, copy in self.begun_copies.items() if copy.guess]:
+                self.begun_copies.pop(other).give_up()
         self._begin(image_id, source, guess=False)
 
     def _begin(self, image_id: str, source: Path, *, guess: bool) -> None:
         with self._lock:
-            if image_id in self._begun:
+            if image_id in self.begun_copies:
                 return
-            for oldest in list(self._begun)[: len(self._begun) - _MOST + 1]:
-                self._begun.pop(oldest).give_up()
+            for oldest in list(self.begun_copies)[: len(self.begun_copies) - _MOST + 1]:
+                self.begun_copies.pop(oldest).give_up()
             given_up = threading.Event()
-            future = self._submit(self._copy, image_id, source, given_up.is_set)
-            self._begun[image_id] = _Copy(guess, given_up, future)
+            future = self._submit(self.copy_as, image_id, source, given_up.is_set)
+            self.begun_copies[image_id] = _Copy(guess, given_up, future)
 
     def take(self, image_id: str, target: Path) -> SpareDisk | None:
         """Moves the copy of an image's disk to `target`, when it is complete; None if there is none.
@@ -433,10 +433,10 @@ class SpareDisks:
         CloudError: the region ended meanwhile.
         """
         with self._lock:
-            copy = self._begun.pop(image_id, None)
+            copy = self.begun_copies.pop(image_id, None)
             if copy is None:
                 return None
-            self._awaited.append(copy)
+            self.awaited.append(copy)
         try:
             spare = copy.future.result()
         except (OSError, GpuAmiError):  # no space for it: the launch says so, if that is still the case
@@ -445,7 +445,7 @@ class SpareDisks:
             return None
         finally:
             with self._lock:
-                self._awaited.remove(copy)
+                self.awaited.remove(copy)
         try:
             spare.path.rename(target)
         except OSError:
@@ -456,12 +456,12 @@ class SpareDisks:
     def end(self) -> None:
         """Gives up all copies, also those that launches wait for."""
         with self._lock:
-            for copy in self._awaited:
+            for copy in self.awaited:
                 copy.given_up.set()
-            while self._begun:
-                self._begun.popitem()[1].give_up()
+            while self.begun_copies:
+                self.begun_copies.popitem()[1].give_up()
 
-    def _copy(self, image_id: str, source: Path, given_up: Callable[[], bool]) -> SpareDisk:
+    def copy_as(self, image_id: str, source: Path, given_up: Callable[[], bool]) -> SpareDisk:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         host.require(self._folder, host.allocated(source) + host.BOOT_BYTES, f"a copy of the disk of {image_id}")
         # A name of its own: the image may be copied again before this one is taken.

@@ -366,7 +366,7 @@ def accept_ssh(root: SandboxRoot, listener: socket.socket, stopped: threading.Ev
                         _serve_ssh(root, connection)
                 if signalled in ready:
                     signalled.recv(64)
-                _collect()
+                collect_children()
         finally:
             signal.set_wakeup_fd(before)
 
@@ -399,7 +399,7 @@ def end_all(seconds: float = 5.0) -> None:
             os.kill(-1, signum)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            _collect()
+            collect_children()
             if not _others():
                 return
             time.sleep(0.02)
@@ -413,7 +413,7 @@ def _others() -> bool:
     return True
 
 
-def _collect() -> None:
+def collect_children() -> None:
     """Reaps ended processes: process 1 is the parent of every orphan."""
     while True:
         try:

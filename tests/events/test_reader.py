@@ -162,7 +162,7 @@ def test_unreachable_host_is_a_machine_error(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_parser_folder_is_the_checkouts_or_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (reader.parser_folder() / "hwevents" / "textlog.py").is_file()
-    monkeypatch.setattr(reader, "_PACKAGE", "not_there")
+    monkeypatch.setattr(reader, "PACKAGE", "not_there")
     with pytest.raises(UsageError, match="event parser's code was not found; looked in"):
         reader.parser_folder()
 

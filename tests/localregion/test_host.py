@@ -205,7 +205,7 @@ def test_an_image_that_has_no_room_fails_before_it_is_copied(small_disk: Path, w
     store = ImageStore(Layout(small_disk), world.ec2, lambda *_: None, lambda: None, Progress("quiet"))  # type: ignore[arg-type,return-value]
     record = ImageRecord("ami-1", "n", "", "1", "x86_64", "/dev/xvda", "snap-1", 8, "2026-11-21T00:00:00.000Z")
     with pytest.raises(CloudError, match="no space for the disk of image ami-1"):
-        store._copy(ImageJob(record, source))
+        store.copy_as(ImageJob(record, source))
     assert list((small_disk / "images/ami-1").iterdir()) == []
 
 

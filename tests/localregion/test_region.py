@@ -97,7 +97,7 @@ def test_a_region_that_comes_up_for_a_build_copies_what_the_last_one_started_fro
     disk = home / "base.raw"
     disk.write_bytes(b"base")
     monkeypatch.setattr(base_image, "ensure", lambda *_: base_image.BaseImage(disk, "", "admin", ""))
-    monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
+    monkeypatch.setattr(source_ami, "ensure_disk", lambda *_: disk)
     region.up(home, embedded=True, progress=QUIET, build="from base")  # the first: there is no last one
     image = region.publish_source_ami(source_ami.DEBIAN, home, progress=QUIET)
     region.expect_launch(image, home)
@@ -155,7 +155,7 @@ def test_a_plan_finds_its_source_ami(home: Path, monkeypatch: pytest.MonkeyPatch
     disk = home / "base.raw"
     disk.write_bytes(b"base")
     monkeypatch.setattr(base_image, "ensure", lambda *_: base_image.BaseImage(disk, "", "admin", ""))
-    monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
+    monkeypatch.setattr(source_ami, "ensure_disk", lambda *_: disk)
     place = region.up(home, embedded=True, progress=QUIET)
     assert client("ec2", place).describe_images()["Images"] == []
     eks = region.publish_source_ami(EKS, home, progress=QUIET)
@@ -173,7 +173,7 @@ def test_a_plan_finds_its_source_ami(home: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_source_ami_needs_a_region(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = home / "base.raw"
     disk.write_bytes(b"base")
-    monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
+    monkeypatch.setattr(source_ami, "ensure_disk", lambda *_: disk)
     with pytest.raises(CloudError, match="is not up"):
         region.publish_source_ami(EKS, home, progress=QUIET)
 

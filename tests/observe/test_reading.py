@@ -94,13 +94,13 @@ def test_this_machine_is_read_when_its_boot_has_ended(tmp_path: Path, monkeypatc
         asked.append(command[-1])
         return SimpleNamespace(stdout="degraded\n", returncode=1)
 
-    monkeypatch.setattr(reading, "_SYSTEMD", tmp_path)
+    monkeypatch.setattr(reading, "SYSTEMD", tmp_path)
     monkeypatch.setattr(reading.process, "run", run)
     monkeypatch.setattr(program, "observe", lambda *_: {"schema": program.SCHEMA} if asked else {})
     observed = reading.read_local()
     assert observed.document["system_state"] == "degraded"
     assert "cloud-init status --wait" in asked[0] and "is-system-running --wait" in asked[0]
-    monkeypatch.setattr(reading, "_SYSTEMD", tmp_path / "none")  # no systemd, such as in a container
+    monkeypatch.setattr(reading, "SYSTEMD", tmp_path / "none")  # no systemd, such as in a container
     assert reading.read_local().document["system_state"] == ""
     assert len(asked) == 1
 

@@ -723,7 +723,7 @@ def test_storm_does_not_hide_what_came_first(bench: Bench) -> None:
 
 def test_events_before_the_budget_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     board(bench)
-    monkeypatch.setattr(program, "_EVENT_BYTES", 1000)
+    monkeypatch.setattr(program, "EVENT_BYTES", 1000)
     for _ in range(20):
         bench.event(code=95)
     texts = [one["text"] for one in bench.diagnose()["findings"]]

@@ -22,7 +22,7 @@ PCI = "0000:00:1e.0"
 @pytest.fixture
 def run(fake_libcuda: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, dict[str, Any]]]:
     """Runs the program here, its name taken back afterwards."""
-    monkeypatch.setattr(provoke_xid, "_take_name", lambda: "gpu-ami-provoke")
+    monkeypatch.setattr(provoke_xid, "take_name", lambda: "gpu-ami-provoke")
 
     def start(*words: str, library: str = str(fake_libcuda), **env: str) -> tuple[int, dict[str, Any]]:
         for name, value in env.items():

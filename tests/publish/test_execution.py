@@ -52,7 +52,7 @@ def test_an_image_counts_as_available_after_several_looks_in_a_row(
 def test_an_outage_during_a_copy_is_not_taken_for_a_lost_image(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "_APPEAR_SECONDS", -1)
+    monkeypatch.setattr(execution, "APPEAR_SECONDS", -1)
     outage = [Unreachable("no connection"), CloudError("x", code="InternalError")]
     states = ["pending", *outage, *["available"] * 3]
     run, seen = waiting(account, monkeypatch, states)
@@ -66,12 +66,12 @@ def test_a_copy_that_fails_or_disappears_ends_the_wait(account: Account, monkeyp
         run.carry_out(WAIT)
     assert caught.value.details == ("the key is gone",) and "another copy" in caught.value.hint
     run, _ = waiting(account, monkeypatch, [None])
-    monkeypatch.setattr(execution, "_APPEAR_SECONDS", -1)
+    monkeypatch.setattr(execution, "APPEAR_SECONDS", -1)
     with pytest.raises(CloudError, match="ami-1 is not in us-east-1") as caught:
         run.carry_out(WAIT)
     assert "was it deregistered?" in caught.value.hint
     run, _ = waiting(account, monkeypatch, ["pending"])
-    monkeypatch.setattr(execution, "_COPY_SECONDS", -1)
+    monkeypatch.setattr(execution, "COPY_SECONDS", -1)
     with pytest.raises(CloudError, match="is pending after 0 s"):
         run.carry_out(WAIT)
 

@@ -169,7 +169,7 @@ def test_ctrl_c_leaves_a_record_and_says_how_to_go_on(
 
     out = account.build()
     with monkeypatch.context() as patch:
-        patch.setattr(Execution, "_share", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Execution, "share", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert account.publish(out) == 130
     assert "what was done stays, and is on record" in (printed := capsys.readouterr().err)
     assert "run the same command again" in printed

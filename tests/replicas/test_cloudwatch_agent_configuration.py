@@ -121,9 +121,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = str(tmp_path)
     for module in (ctl, agent):
         monkeypatch.setattr(module, "HOME", home)
-        monkeypatch.setattr(module, "_PARTS", f"{home}/etc/amazon-cloudwatch-agent.d")
+        monkeypatch.setattr(module, "PARTS", f"{home}/etc/amazon-cloudwatch-agent.d")
         monkeypatch.setattr(module, "version", lambda: "1.300071.0")
-    monkeypatch.setattr(ctl, "_TRANSLATED", (f"{home}/etc/amazon-cloudwatch-agent.toml", ""))
+    monkeypatch.setattr(ctl, "TRANSLATED", (f"{home}/etc/amazon-cloudwatch-agent.toml", ""))
     return tmp_path
 
 
@@ -133,7 +133,7 @@ def _ctl(action: str, part: str, *more: str) -> int:
 
 def test_ctl_fetches_appends_and_removes(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, ...]] = []
-    monkeypatch.setattr(ctl, "_systemctl", lambda *words: told.append(words) or 0)
+    monkeypatch.setattr(ctl, "systemctl", lambda *words: told.append(words) or 0)
     parts = installed / "etc/amazon-cloudwatch-agent.d"
     base, gpu_part = _write(tmp_path / "in", base=LOGS, gpu=GPU)
     assert _ctl("fetch-config", f"file:{gpu_part}") == 0
@@ -167,7 +167,7 @@ def test_ctl_status_has_the_agents_keys(
     installed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = {"ActiveState": "active", "ExecMainStartTimestampMonotonic": "1000000"}
-    monkeypatch.setattr(ctl, "_show", lambda *names: {name: shown[name] for name in names})
+    monkeypatch.setattr(ctl, "show", lambda *names: {name: shown[name] for name in names})
     assert ctl.main(["-a", "status", "-m", "ec2"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["status"], found["configstatus"], found["version"]) == ("running", "not configured", "1.300071.0")

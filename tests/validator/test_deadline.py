@@ -76,7 +76,7 @@ def test_paused_deadline_interrupts_when_it_has_resumed() -> None:
 
 
 def test_alarm_that_a_check_has_cleared_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline, "_SURE_SECONDS", 0.0)
+    monkeypatch.setattr(deadline, "SURE_SECONDS", 0.0)
     deadline.arm(time.monotonic() + 30)
     signal.setitimer(signal.ITIMER_REAL, 0)
     deadline.move(time.monotonic() + 40)

@@ -19,6 +19,7 @@ import pytest
 
 from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machine_group import known_of
+from validator.engine import pytest_internals
 from validator.probes.cluster import mpi_jobs, nodes
 from validator.transport import transcript, transcript_values
 
@@ -99,7 +100,7 @@ class _Asked:
             self.of_fixture.setdefault(key, set()).update(sourced for *_, sourced in transcript.trace[before:])
 
     def pytest_runtest_setup(self, item: Any) -> None:
-        known = item._fixtureinfo.name2fixturedefs
+        known = pytest_internals.definitions(item)
         self.fixtures[item.nodeid] = [(known[name][-1].baseid, name) for name in item.fixturenames if name in known]
 
     def is_sourced(self, check: str, folder: Path) -> bool:

@@ -13,13 +13,13 @@ from typing import Any
 
 from validator.observe import Observe
 
-_RECORDS = "/usr/share/gpu-ami"
+RECORDS = "/usr/share/gpu-ami"
 
 
 def check_unchanged(host: Any, role: str, observe: Observe) -> None:
     """Fails if a recorded file (`<role>.sha256`, in sha256sum's format) is missing or has other content."""
     __tracebackhide__ = True
-    record = f"{_RECORDS}/{role}.sha256"
+    record = f"{RECORDS}/{role}.sha256"
     files = [line.split(None, 1)[1] for line in host.run("cat %s", record).stdout.splitlines() if " " in line]
     if not files:
         observe.fail(f"no {record}: the build did not record the files of the base AMI")

@@ -115,7 +115,7 @@ class Shell:
         self.connection = connection
         self.batches = 0
         self.commands = 0
-        self._mark = f"v{secrets.token_hex(8)}"
+        self.frame_mark = f"v{secrets.token_hex(8)}"
         self._buffer = b""
         self._ready = False
         self.constants: Mapping[str, Answer] = {}  # of the host (py), once it is ready
@@ -128,7 +128,7 @@ class Shell:
         # Its reply is not awaited here: the first batch is sent directly after it.
         functions = f"{remote.text('kill_marked')}{remote.text('batch_shell')}"
         ready = "printf '\\n%s ready\\n' \"$mark\"\n"
-        program = f"mark={self._mark} limit={OUTPUT_BYTES}\n{functions}{ASK}{ready}"
+        program = f"mark={self.frame_mark} limit={OUTPUT_BYTES}\n{functions}{ASK}{ready}"
         try:
             self.ssh_channel.sendall(program.encode())
         except Exception as error:
@@ -189,7 +189,7 @@ class Shell:
         """Ends the shell and the commands that it still runs, which sshd would not signal when the channel closes."""
         if self._busy and isinstance(self.connection, Connection) and self.connection.alive:
             as_root = "sudo -n " if self._command.startswith("sudo") else ""
-            program = f"{remote.text('kill_marked')}validator_kill_marked '{self._mark}-.*'"
+            program = f"{remote.text('kill_marked')}validator_kill_marked '{self.frame_mark}-.*'"
             with contextlib.suppress(Exception):
                 self.connection.run(f"{as_root}sh -c {shlex.quote(program)}", _END_SECONDS)
         self.ssh_channel.close()
@@ -224,7 +224,7 @@ class Shell:
         return statuses, sizes
 
     def _line_with_mark(self, until: float, patience: float = 0.0) -> str:
-        mark = f"\n{self._mark} ".encode()
+        mark = f"\n{self.frame_mark} ".encode()
         while True:
             start = self._buffer.find(mark)
             end = self._buffer.find(b"\n", start + 1) if start >= 0 else -1

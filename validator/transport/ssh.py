@@ -54,7 +54,7 @@ __all__ = [
 ]  # fmt: skip
 
 OUTPUT_BYTES = 64 << 20  # of each output of a command
-_LINE_BYTES = 1 << 20
+LINE_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _POLL_SECONDS = 2.0  # paramiko's thread wakes so often when nothing comes; its own 0.1 s costs with many hosts
 _SLACK_SECONDS = 1.0  # after a command's deadline, for the host to kill it and to answer
@@ -158,7 +158,7 @@ class Connection:
                     break
                 *lines, pending = (pending + data).split(b"\n")
                 yield from lines
-                if len(pending) > _LINE_BYTES:  # a line without an end is given in parts
+                if len(pending) > LINE_BYTES:  # a line without an end is given in parts
                     yield pending
                     pending = b""
             if pending:

@@ -16,7 +16,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEFT_BEHIND = re.compile(r".*(~|\.(bak|orig|swp|tmp|rpmsave|rpmnew|rpmorig|dpkg-[a-z]+))")
-_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 class Result(NamedTuple):
@@ -95,5 +95,5 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             os.killpg(child.pid, signum)
         except OSError:
             break
-        _wait(child, _GRACE)
+        _wait(child, GRACE)
     child.wait()

@@ -15,7 +15,7 @@ from .sinks import FileSink
 from .state import StateFile
 
 _CHUNK = 256 * 1024
-_CAPACITY = 8 * 1024 * 1024
+CAPACITY = 8 * 1024 * 1024
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 30.0
 
@@ -66,7 +66,7 @@ class Outbox:
 
     def put(self, batch: Batch) -> None:
         size = len(batch.raw) + len(batch.json)
-        if self._queue and self._queued + size > _CAPACITY:
+        if self._queue and self._queued + size > CAPACITY:
             self.dropped += batch.count
             self._queue[-1].cursor = _frozen(batch.cursor)
             return

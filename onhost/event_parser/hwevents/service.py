@@ -26,7 +26,7 @@ from .snapshot import Snapshot
 from .state import StateFile, last_logged
 from .tracker import Tracker
 
-_BATCH = 512
+BATCH = 512
 _SETTLE_S = 1.0
 
 
@@ -196,11 +196,11 @@ class Service:
         while True:
             before = self.source.records + self.source.skipped
             raw_lines = []  # type: List[bytes]
-            for raw in self.source.read(_BATCH):
+            for raw in self.source.read(BATCH):
                 if kmsg.interesting(raw):
                     self._take(raw, raw_lines)
             self.commit(raw_lines)
-            if self.source.records + self.source.skipped - before < _BATCH or self._stopping:
+            if self.source.records + self.source.skipped - before < BATCH or self._stopping:
                 break
             if time.monotonic() >= self.beat_due:
                 break

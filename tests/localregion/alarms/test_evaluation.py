@@ -369,7 +369,7 @@ def test_thread_evaluates_at_the_next_minute(aws: Account, monkeypatch: pytest.M
         raise ValueError("broken datapoint")
 
     monkeypatch.setattr(transitions, "step", step)
-    monkeypatch.setattr(transitions, "_MINUTE", 0.01)
+    monkeypatch.setattr(transitions, "MINUTE", 0.01)
     transitions.run(stop)
     assert len(steps) == 3
 

@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from localregion.api.application import Call, _take_snapshot_tags, read_call
+from localregion.api.application import Call, read_call, take_snapshot_tags
 from tests.localregion.conftest import BASE_ID, PUBLIC_KEY, World, base_image, served
 
 
@@ -325,7 +325,7 @@ def test_specifications_that_stay_are_numbered_anew() -> None:
             "TagSpecification.2.Tag.1.Key": "i",
         },
     )
-    assert _take_snapshot_tags(call) == {"k": "v", "empty": ""}
+    assert take_snapshot_tags(call) == {"k": "v", "empty": ""}
     assert call.parameters == {"TagSpecification.1.ResourceType": "image", "TagSpecification.1.Tag.1.Key": "i"}
 
 

@@ -53,7 +53,7 @@ def refused(code: str, call: Any, **arguments: Any) -> None:
 def test_a_copy_is_pending_and_then_has_source_tags_and_size(
     ec2: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(published_amis, "_COPY_SECONDS", 600.0)
+    monkeypatch.setattr(published_amis, "COPY_SECONDS", 600.0)
     made = copy(ec2)
     assert described(ec2, made)["State"] == "pending"
     ec2_backends[world.ec2.backend.account_id][REGION].amis[made].ready_at -= 600

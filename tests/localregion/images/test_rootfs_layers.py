@@ -108,7 +108,7 @@ def built(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(rootfs_layers, "build_rootfs", build)
-    monkeypatch.setattr(rootfs_layers, "_extract", extract)
+    monkeypatch.setattr(rootfs_layers, "extract", extract)
     monkeypatch.setattr(base_image, "ensure_archive", lambda *_: home / "tar")
     return names
 

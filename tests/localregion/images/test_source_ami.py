@@ -113,7 +113,7 @@ def test_the_plan_s_filter_finds_it(recipe: str, tmp_path: Path, monkeypatch: py
     disk.write_bytes(b"disk")
     image = base_image.BaseImage(disk, "", "admin", "")
     monkeypatch.setattr(base_image, "ensure", lambda *_: image)
-    monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
+    monkeypatch.setattr(source_ami, "ensure_disk", lambda *_: disk)
     plan = locked(recipe)
     record, parameter = source_ami.ensure(plan, tmp_path, QUIET)
     assert fnmatch.fnmatchcase(record.name, plan["source_ami"]["name"]) and "*" not in record.name

@@ -62,7 +62,7 @@ def test_it_is_free_when_it_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_host_without_them_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_CONTROL", tmp_path / "loop-control")
+    monkeypatch.setattr(store, "LOOP_CONTROL", tmp_path / "loop-control")
     (tmp_path / "disk.raw").touch()
     assert store.attach(tmp_path / "disk.raw", MIB) is None
 
@@ -75,7 +75,7 @@ def test_a_device_that_another_program_took_first_is_left_to_it(
     (tmp_path / "disk.raw").touch()
     taken = store.attach(tmp_path / "taken.raw", 0)
     assert taken is not None
-    find, tries = store._open_free, []
+    find, tries = store.open_free, []
 
     def open_free() -> store.LoopDevice:
         tries.append(1)
@@ -83,7 +83,7 @@ def test_a_device_that_another_program_took_first_is_left_to_it(
             return find()
         return store.LoopDevice(taken.path, os.open(taken.path, os.O_RDWR))
 
-    monkeypatch.setattr(store, "_open_free", open_free)
+    monkeypatch.setattr(store, "open_free", open_free)
     loop = store.attach(tmp_path / "disk.raw", 0)
     assert loop is not None and loop.path != taken.path and len(tries) == 2
     loop.close()
@@ -174,7 +174,7 @@ def test_two_launches_of_an_image_have_two_copies(
     copies.wait()
     with ThreadPoolExecutor(2) as launches:
         first = launches.submit(spares.take, "ami-1", tmp_path / "first")
-        while spares._begun:
+        while spares.begun_copies:
             pass
         spares.begin("ami-1", source)
         copies.wait()
@@ -235,11 +235,11 @@ def test_the_end_waits_for_no_copy(
     tmp_path: Path, workers: ThreadPoolExecutor, spares: SpareDisks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy looks after each part whether it was given up."""
-    monkeypatch.setattr(store, "_PART_BYTES", 4096)
+    monkeypatch.setattr(store, "PART_BYTES", 4096)
     source = tmp_path / "disk.raw"
     with source.open("wb") as disk:
         disk.write(b"first part")
-        disk.seek(3 * store._PART_BYTES)
+        disk.seek(3 * store.PART_BYTES)
         disk.write(b"last part")
     looks = iter([False, True])
     with pytest.raises(CloudError, match="canceled"):
@@ -259,7 +259,7 @@ def test_the_end_waits_for_no_launch_that_waits_for_its_copy(
     copies.wait()
     with ThreadPoolExecutor(1) as launches:
         launch = launches.submit(spares.take, "ami-1", tmp_path / "taken")
-        while not spares._awaited:
+        while not spares.awaited:
             pass
         spares.end()
         copies.may_copy.set()

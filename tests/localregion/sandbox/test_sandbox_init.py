@@ -35,7 +35,7 @@ def test_a_signal_ends_the_wait_for_connections(monkeypatch: pytest.MonkeyPatch)
             return found
 
     monkeypatch.setattr(sandbox_init.selectors, "DefaultSelector", Patient)
-    monkeypatch.setattr(sandbox_init, "_collect", lambda: None)  # the children here are others'
+    monkeypatch.setattr(sandbox_init, "collect_children", lambda: None)  # the children here are others'
     stopped = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:

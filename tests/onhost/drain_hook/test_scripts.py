@@ -76,7 +76,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_script_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "_GRACE", 0.3)
+    monkeypatch.setattr(scripts, "GRACE", 0.3)
     result = scripts.run(script(tmp_path, "a", "trap '' TERM; while :; do sleep 0.1; done"), ENVIRONMENT, 0.3, always)
     assert result[:2] == ("timed out", -9)
 

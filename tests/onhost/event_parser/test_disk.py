@@ -136,7 +136,7 @@ def test_restarted_while_the_disk_is_still_full(bench: Bench, room: int) -> None
 
 
 def test_events_beyond_the_memory_limit_are_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parser_module("outbox"), "_CAPACITY", 4000)
+    monkeypatch.setattr(parser_module("outbox"), "CAPACITY", 4000)
     service = bench.start()
     with pytest.MonkeyPatch.context() as patch:
         _full_disk(patch, [0])

@@ -314,7 +314,7 @@ def test_a_flood_is_written_in_order(bench: Bench) -> None:
 
 def test_heartbeat_during_a_flood(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood without end must not trigger the watchdog."""
-    monkeypatch.setattr(service_module, "_BATCH", 10)
+    monkeypatch.setattr(service_module, "BATCH", 10)
     service = bench.start()
     bench.print(*(noise(seq) for seq in range(100)))
     service.beat_due = 0.0

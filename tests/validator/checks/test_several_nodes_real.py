@@ -175,7 +175,7 @@ def test_a_node_that_dies_in_the_middle_is_named(
     pair: list[RealNode], together: Together, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "source", lambda _: SLEEPS)
-    monkeypatch.setattr(checks, "_JOB_SECONDS", 60.0)
+    monkeypatch.setattr(checks, "JOB_SECONDS", 60.0)
     mpi = mpi_jobs.find_open_mpi(together.members[0])
 
     def die() -> None:

@@ -17,7 +17,7 @@ from validator.results import RunningCheck
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Two files of a base AMI and the build's record of them, on this machine."""
-    monkeypatch.setattr(base_ami, "_RECORDS", str(tmp_path))
+    monkeypatch.setattr(base_ami, "RECORDS", str(tmp_path))
     files = [tmp_path / "kubelet", tmp_path / "two words"]
     for file in files:
         file.write_text(file.name)

@@ -312,7 +312,7 @@ def test_a_host_that_dribbles_is_the_finding(
     monkeypatch.setattr(shell_module.budget, "SLOWEST_BYTES_PER_SECOND", 16 << 20)
     shell = start()
     assert shell.execute([Command("true")])[0].rc == 0
-    header = f"\n{shell._mark} \n".encode()
+    header = f"\n{shell.frame_mark} \n".encode()
     sizes = f"0 1 1\n{announced}\n0\n" if announced else ""
     replies = iter([sizes.encode() + header] if announced else [])
 
@@ -320,7 +320,7 @@ def test_a_host_that_dribbles_is_the_finding(
         time.sleep(0.01)
         return next(replies, b".")
 
-    shell._channel.recv = dribble
+    shell.ssh_channel.recv = dribble
     started = time.monotonic()
     with pytest.raises(BudgetSpent, match="root@here:22 keeps the connection alive, and does not complete its answer"):
         shell.execute([Command("true", deadline=0.2)])

@@ -95,7 +95,7 @@ def test_a_command_that_writes_without_end_is_a_finding(sshd: Sshd, monkeypatch:
 
 
 def test_a_streamed_line_without_an_end_comes_in_parts(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "_LINE_BYTES", 1 << 16)
+    monkeypatch.setattr(ssh, "LINE_BYTES", 1 << 16)
     with ssh.connect(sshd.target()) as connection:
         parts = list(connection.stream("head -c 1000000 /dev/zero"))
     assert sum(map(len, parts)) == 1_000_000 and max(map(len, parts)) < 200_000

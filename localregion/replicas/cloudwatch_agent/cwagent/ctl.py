@@ -10,9 +10,9 @@ import time
 
 from . import HOME, UNIT, version  # other modules are imported where they are needed: `-a status` needs none of them
 
-_PARTS = HOME + "/etc/amazon-cloudwatch-agent.d"
+PARTS = HOME + "/etc/amazon-cloudwatch-agent.d"
 _BESIDE = HOME + "/etc/amazon-cloudwatch-agent.json"  # read at each start, too
-_TRANSLATED = (HOME + "/etc/amazon-cloudwatch-agent.toml", HOME + "/etc/amazon-cloudwatch-agent.yaml")
+TRANSLATED = (HOME + "/etc/amazon-cloudwatch-agent.toml", HOME + "/etc/amazon-cloudwatch-agent.yaml")
 _LEVELS = ("INFO", "DEBUG", "WARN", "ERROR", "OFF")
 USAGE = """
 usage:  amazon-cloudwatch-agent-ctl -a
@@ -24,7 +24,7 @@ usage:  amazon-cloudwatch-agent-ctl -a
 
 (gpu-ami replica)
 """
-_CONFIGURED = (_BESIDE, _TRANSLATED[0])
+_CONFIGURED = (_BESIDE, TRANSLATED[0])
 # What `-c default` means: memory and disk use, as the agent's own default.
 _DEFAULT = {
     "metrics": {
@@ -75,7 +75,7 @@ def _act(action: str, options: dict[str, str]) -> int:
     if action == "start":
         return _start()
     if action in ("stop", "prep-restart", "cond-restart"):
-        return _systemctl("stop" if action == "stop" else "try-restart", UNIT)
+        return systemctl("stop" if action == "stop" else "try-restart", UNIT)
     if action == "set-log-level":
         if options.get("level") not in _LEVELS:
             raise UsageError(f"Invalid log level: {options.get('level')}")
@@ -86,11 +86,11 @@ def _act(action: str, options: dict[str, str]) -> int:
     raise UsageError(f"Invalid action: {action}")
 
 
-def _systemctl(*words: str) -> int:
+def systemctl(*words: str) -> int:
     return subprocess.run(["systemctl", *words], stdin=subprocess.DEVNULL, check=False).returncode
 
 
-def _show(*names: str) -> dict[str, str]:
+def show(*names: str) -> dict[str, str]:
     words = ["systemctl", "show", "-p", ",".join(names), UNIT]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     rows = (line.partition("=") for line in done.stdout.decode().splitlines())
@@ -99,7 +99,7 @@ def _show(*names: str) -> dict[str, str]:
 
 def status() -> dict[str, str]:
     """As the agent's: status, starttime (RFC 3339, UTC), configstatus, version."""
-    unit = _show("ActiveState", "ExecMainStartTimestampMonotonic")
+    unit = show("ActiveState", "ExecMainStartTimestampMonotonic")
     running = unit["ActiveState"] == "active"
     started = ""
     if running:
@@ -117,8 +117,8 @@ def status() -> dict[str, str]:
 
 
 def _parts() -> list[str]:
-    names = sorted(os.listdir(_PARTS)) if os.path.isdir(_PARTS) else []
-    return [os.path.join(_PARTS, name) for name in names if not name.endswith(".tmp")]
+    names = sorted(os.listdir(PARTS)) if os.path.isdir(PARTS) else []
+    return [os.path.join(PARTS, name) for name in names if not name.endswith(".tmp")]
 
 
 def _start() -> int:
@@ -127,7 +127,7 @@ def _start() -> int:
         code = _configure("fetch-config", {"config": "default"})
         if code:
             return code
-    return _systemctl("enable", "--quiet", UNIT) or _systemctl("restart", UNIT)
+    return systemctl("enable", "--quiet", UNIT) or systemctl("restart", UNIT)
 
 
 def _source(config: str | None) -> tuple[str, str]:
@@ -161,17 +161,17 @@ def part_name(config: str) -> str:
 
 def _configure(action: str, options: dict[str, str]) -> int:
     print("****** processing amazon-cloudwatch-agent ******")
-    os.makedirs(_PARTS, exist_ok=True)
+    os.makedirs(PARTS, exist_ok=True)
     code = _remove(options.get("config")) if action == "remove-config" else _take(action, options.get("config"))
     if code or "restart" not in options:
         return code
-    return _systemctl("enable", "--quiet", UNIT) or _systemctl("restart", UNIT)
+    return systemctl("enable", "--quiet", UNIT) or systemctl("restart", UNIT)
 
 
 def _take(action: str, config: str | None) -> int:
     """fetch-config replaces all parts, append-config one or none of them; a mistake changes nothing."""
     name, content = _source(config)
-    final = os.path.join(_PARTS, name)
+    final = os.path.join(PARTS, name)
     fresh = final + ".tmp"
     with open(fresh, "w", encoding="utf-8") as file:
         file.write(content)
@@ -193,7 +193,7 @@ def _remove(config: str | None) -> int:
     else:
         gone = [path for path in _parts() if os.path.basename(path) == part_name(config or "")]
         if not gone:
-            print(f"E! {config}: no such part in {_PARTS}", file=sys.stderr)
+            print(f"E! {config}: no such part in {PARTS}", file=sys.stderr)
             return 1
     left = [path for path in _parts() if path not in gone]
     if left and not _validated(left):
