@@ -173,7 +173,7 @@ def ensure(
         root = base / f"tree-{_digest(key, content, pool)}"
         if not (root / "mirror.json").exists():
             with progress.stage("package mirror: build and sign"):
-                _build(base, root, content, pool, key)
+                build_mirror(base, root, content, pool, key)
             pool.forget_old()
         os.utime(root)
         _point_to(base, root)
@@ -253,7 +253,7 @@ def _only_one(lock: Path) -> Iterator[None]:
         yield
 
 
-def _build(base: Path, root: Path, content: Content, pool: Pool, key: signing.SigningKey) -> None:
+def build_mirror(base: Path, root: Path, content: Content, pool: Pool, key: signing.SigningKey) -> None:
     for stale in base.glob("build-*"):
         shutil.rmtree(stale, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix="build-", dir=base))

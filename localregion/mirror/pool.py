@@ -61,12 +61,12 @@ class Pool:
         if missing:
             self._folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self._folder, prefix="build-") as name:
-                self.build_package(missing, Path(name), gpg)
+                self._build(missing, Path(name), gpg)
         for place in places:
             os.utime(place.parent)
         return places
 
-    def build_package(self, missing: Mapping[Path, Package], work: Path, gpg: Gpg) -> None:
+    def _build(self, missing: Mapping[Path, Package], work: Path, gpg: Gpg) -> None:
         folders = {place: work / place.parent.name for place in missing}
         for folder in folders.values():
             folder.mkdir()

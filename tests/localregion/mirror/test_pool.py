@@ -25,7 +25,7 @@ BASE = "vendor.example"
 def test_second_time_is_the_same_tree_and_builds_nothing(
     mirror_home: Path, tree: mirror.MirrorTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror, "build_package", lambda *_: pytest.fail("it builds again"))
+    monkeypatch.setattr(mirror, "build_mirror", lambda *_: pytest.fail("it builds again"))
     assert mirror.ensure(mirror_home, plan=PLAN, progress=QUIET) == tree
     assert mirror.ensure(mirror_home, progress=QUIET) == tree
 
