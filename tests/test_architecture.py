@@ -396,6 +396,7 @@ _READ_PRIVATE: Mapping[str, tuple[str, ...]] = {
     "tests/publish/conftest.py": ("_READ_BACK_SECONDS",),
     "tests/replicas/test_cloudwatch_agent.py": ("_FIRST_WAIT", "_computed", "_warned"),
     "tests/replicas/test_container_toolkit.py": ("_dumped",),
+    "tests/test_aws_clients.py": ("_alias_event_name",),
     "tests/test_cli.py": ("_SubParsersAction", "_actions", "_actions", "_parser", "_parser"),
     "tests/test_out_lock.py": ("_held",),
     "tests/test_pipeline.py": ("_build_within", "_build_within", "_build_within", "_proof_of", "_proof_of"),
