@@ -15,7 +15,15 @@ from typing import Any
 
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.recipes import site_alarms
-from gpu_ami.recipes.components import OPTION_TYPES, Registry, build_order, components, of_role
+from gpu_ami.recipes.components import (
+    OPTION_TYPES,
+    SYSTEMS,
+    SYSTEMS_FILE,
+    Registry,
+    build_order,
+    components,
+    of_role,
+)
 from gpu_ami.recipes.facts import read_yaml
 from validator.plan_document import PlanDocument, ResolvedPlan
 from validator.schema import did_you_mean
@@ -134,6 +142,9 @@ def _role(folder: Path) -> Iterator[str]:
         yield from _told(tasks, _tasks)
     else:
         yield f"{tasks}: no such file: it has the role's tasks"
+    systems = meta / SYSTEMS_FILE
+    if systems.is_file():
+        yield from _told(systems, lambda document, _: [one.message for one in SYSTEMS.check(document, "")])
     if footprint.is_file():
         yield from _footprint(footprint, folder.name)
     else:

@@ -48,6 +48,7 @@ class Solution:
 def image_rules(context: ResolveContext) -> list[Rule]:
     """Checked once: they do not depend on the chosen versions."""
     of_components = [rule for one in context.components.values() for names, rule in one.rules if not names]
+    of_components += [one.runs_on_the_system for one in context.components.values() if one.systems]
     return [*IMAGE_RULES, *of_components, volume_has_room, base_keeps_its_own, *BRANCH_RULES]
 
 

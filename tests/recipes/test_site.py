@@ -93,6 +93,8 @@ SPECS, FOOTPRINT = f"{ROLE}/meta/argument_specs.yml", f"{ROLE}/meta/footprint.ym
         (f"{ROLE}/tasks/main.yml", "a: b", "expected a list of tasks"),
         (f"{ROLE}/tasks/main.yml", "- a: [", "not YAML"),
         ("roles/company-agent/x", "", "roles/company-agent: a role's name has lower-case letters"),
+        ("roles/company_monitor/meta/systems.yml", "al2023", "expected a list with at least one item, got 'al2023'"),
+        ("roles/company_monitor/meta/systems.yml", "[RHEL 9]", "expected an operating system of a recipe"),
         ("alarms.yml", "[]", "alarms.yml: (whole file): expected keys and values, such as company-monitor-lost"),
         ("alarms.yml", "a: [", "alarms.yml: not YAML"),
         ("alarms.yml", "a:\n  titel: x\n", "alarms.yml:2: a.titel: unknown key; did you mean title?"),
@@ -123,6 +125,24 @@ def test_mistakes_of_a_site_are_found_by_the_plan(
     with pytest.raises(UsageError) as caught:
         make_plan(recipe, AWS)
     assert told in str(caught.value) and str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("system", ["al2023", "ubuntu2404", "debian12"])
+def test_role_of_other_systems_is_refused_with_the_reason(recipe: Path, folder: Path, system: str) -> None:
+    """A role that uses apt was accepted for Amazon Linux, and failed in the build."""
+    (folder / "roles/company_monitor/meta/systems.yml").write_text("[debian12, 'ubuntu*']\n")
+    recipe.write_text(recipe.read_text().replace("os: debian12", f"os: {system}"))
+    if system != "al2023":
+        make_plan(recipe, AWS)
+        return
+    with pytest.raises(UsageError) as caught:
+        make_plan(recipe, AWS)
+    assert (
+        "monitored.yml:10: company_monitor: role company_monitor is for debian12, ubuntu*, the image is al2023"
+        " [roles/company_monitor, systems]; nearest: leave out company_monitor"
+    ) in str(caught.value)
+    recipe.write_text(recipe.read_text().partition("company_monitor:")[0])
+    make_plan(recipe, AWS)
 
 
 def test_other_files_of_a_site_are_no_mistake(recipe: Path, folder: Path) -> None:

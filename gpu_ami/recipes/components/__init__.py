@@ -113,13 +113,29 @@ def of_role(roles: Path, component: Component | str) -> Component:
     texts = {name: spec.get("description", "") for name, spec in specs.items()}
     meanings = {name: text if isinstance(text, str) else " ".join(text) for name, text in texts.items()}
     defaults = {name: spec["default"] for name, spec in specs.items() if "default" in spec}
-    observed = declared.observed or _observed(roles / declared.name / "meta" / "observed.yml")
-    return replace(declared, keys=keys, meanings=meanings, defaults=defaults, observed=observed)
+    meta = roles / declared.name / "meta"
+    observed = declared.observed or _observed(meta / "observed.yml")
+    systems = declared.systems or _systems(meta / SYSTEMS_FILE)
+    return replace(declared, keys=keys, meanings=meanings, defaults=defaults, observed=observed, systems=systems)
 
 
 def _observed(path: Path) -> Observed | None:
     """How a site's role says that what it installs is observed; None where it says nothing. UsageError: mistakes."""
     return of_document(read_yaml(path), str(path)) if path.is_file() else None
+
+
+SYSTEMS_FILE = "systems.yml"
+SYSTEMS = ListOf(Text("ubuntu2404", r"[a-z0-9*?.-]+", "an operating system of a recipe, or a pattern of such,"))
+
+
+def _systems(path: Path) -> tuple[str, ...]:
+    """The operating systems of a site's role; none: it says nothing. UsageError: mistakes."""
+    if not path.is_file():
+        return ()
+    document = read_yaml(path)
+    if mistakes := [f"{path}: {one.message}" for one in SYSTEMS.check(document, "")]:
+        raise UsageError(mistakes[0], details=mistakes[1:])
+    return tuple(document)
 
 
 def _kind(spec: ArgumentSpec) -> Kind:

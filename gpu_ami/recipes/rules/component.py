@@ -5,6 +5,7 @@ And the variables of Packer templates that carry a component's version: their na
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ class Component:
     template: the variables of Packer templates that carry its version.
     own_log: the log that the agent sends for it.
     observed: the sources of its version in a system that gpu-ami did not build.
+    systems: patterns of the operating systems that its role can run on; none: on all.
     """
 
     name: str
@@ -93,6 +95,14 @@ class Component:
     template: TemplateVariable | None = None
     own_log: OwnLog | None = None
     observed: Observed | None = None
+    systems: tuple[str, ...] = ()
+
+    def runs_on_the_system(self, context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+        """A rule: the role of a section that the recipe has can run on the image's operating system."""
+        known = any(fnmatch.fnmatchcase(context.os_name, pattern) for pattern in self.systems)
+        if self.systems and not known and self.name in context.values:
+            text = f"role {self.name} is for {', '.join(self.systems)}, the image is {context.os_name}"
+            yield Conflict(self.name, text, f"roles/{self.name}, systems", nearest=f"leave out {self.name}")
 
     def grammar(self, facts: Facts) -> Keys:
         """The keys of the recipe's section."""
