@@ -440,7 +440,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 # Examples in documents: files of the reader's own, and placeholders.
-_EXAMPLES = re.compile(r"/(?:X|NAME|training|p5\.48xlarge)\.\w+$")
+_EXAMPLES = re.compile(r"/(?:X|NAME|training|p5\.48xlarge|(?:test_)?hugepages)\.\w+$|^roles/hugepages/")
 
 
 def test_cited_files_exist() -> None:

@@ -84,9 +84,11 @@ def load(path: Path) -> list[Waiver]:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(entries, list):
         raise ValueError(f"{path}: expected a list of waivers, got {type(entries).__name__}")
-    grammar = _grammar()
+    from validator.schema import key_lines, line_of
+
+    grammar, lines = _grammar(), key_lines(text)
     mistakes = [
-        f"{path}: {mistake.path}: {mistake.message}"
+        f"{path}:{line_of(lines, mistake.path) or 1}: {mistake.path}: {mistake.message}"
         for index, entry in enumerate(entries)
         for mistake in (*grammar.check(entry, f"[{index}]"), *grammar.missing(entry, f"[{index}]"))
     ]

@@ -41,6 +41,7 @@ from gpu_ami.cloud.place import (
     load_place,
     place_of,
     takes,
+    unknown_region,
     with_session_credentials,
 )
 from gpu_ami.cloud.runs import Run
@@ -69,5 +70,6 @@ __all__ = [
     "preload",
     "tags_of",
     "takes",
+    "unknown_region",
     "with_session_credentials",
 ]

@@ -10,6 +10,7 @@ Packer and the validators would each open the profile again, with a closed stdin
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from typing import Any
 from gpu_ami.cloud import aws_errors
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import lines_of, located, read_yaml
-from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
+from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text, did_you_mean
 
 
 def with_session_credentials(place: Place) -> Place:
@@ -272,6 +273,24 @@ def _like(pattern: str, example: str) -> Text:
 # botocore is one all the same, a misspelt direction is not.
 _DIRECTIONS = "(?:north|south)?(?:east|west)|north|south|central"
 REGION_PATTERN = rf"[a-z]{{2,4}}(?:-[a-z]+)?-(?:{_DIRECTIONS})-\d{{1,2}}"
+
+
+@functools.cache
+def _known_regions() -> tuple[str, ...]:
+    from botocore.session import Session
+
+    session = Session()
+    of = session.get_available_regions
+    return tuple(name for partition in session.get_available_partitions() for name in of("ec2", partition))
+
+
+def unknown_region(place: Place) -> str:
+    """A note where botocore does not know the place's Region: a newer one, or a typing error; "" else."""
+    if place.api.endpoint or place.mirror or place.region in _known_regions():
+        return ""
+    near = did_you_mean(place.region, _known_regions())
+    return f"Region {place.region} is none that botocore knows: is it newer, or misspelt{near or '?'}"
+
 
 _URL = _like(r"https?://[^\s/]+(/\S*)?", "https://host:port")
 _TAGS = MapOf(r"(?!aws:).{1,128}", "team (at most 128 characters, not aws:…)", Text('"4711"', r".{0,256}"))

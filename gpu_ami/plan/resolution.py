@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gpu_ami.cloud import Cloud, Mirror, Place, aws_errors
+from gpu_ami.cloud import Cloud, Mirror, Place, aws_errors, unknown_region
 from gpu_ami.errors import CloudError, UsageError, counted
 from gpu_ami.plan.document import Plan, SourcePlan, with_digest
 from gpu_ami.plan.lock import locks_folder, recorded_ami
@@ -41,8 +41,8 @@ def at_place(document: ResolvedPlan, place: Place) -> ResolvedPlan:
         placed["cloudwatch_agent"] = _agent_at(placed["cloudwatch_agent"], place.api.guest_endpoint)
     if place.source_ami:
         placed["source_ami"] = {"id": place.source_ami}
-    if note := system_packages(document, place):
-        placed["notes"] = [*placed["notes"], note]
+    if notes := [note for note in (unknown_region(place), system_packages(document, place)) if note]:
+        placed["notes"] = [*placed["notes"], *notes]
     if place.machines.kernel and place.machines.kernel != placed["kernel"]["version"]:
         _change_kernel(placed, place)
     return placed

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_ami.cloud import place
 from gpu_ami.errors import UsageError, counted
-from gpu_ami.files import read_yaml
+from gpu_ami.files import lines_of, located, read_yaml
 from validator.schema import Flag, Integer, Keys, Kind, ListOf, MapOf, Mistake, Text, key_path
 
 DEFAULT_FILE = "publish.yml"
@@ -97,7 +97,11 @@ def load_policy(path: Path, image: str = "") -> ReleasePolicy:
     UsageError names every mistake with its key path, those of other images too.
     """
     document = read_yaml(path, "--policy takes a YAML file; see docs/release.md")
-    mistakes = [f"{mistake.path}: {mistake.message}" for mistake in _mistakes(document)]
+    lines = lines_of(path)
+    mistakes = [
+        f"{located(path.name, lines, mistake.path)}: {mistake.path}: {mistake.message}"
+        for mistake in _mistakes(document)
+    ]
     if mistakes:
         hint = f"a release policy has the keys {', '.join(_GRAMMAR.keys)} (docs/release.md)"
         raise UsageError(f"{path}: {counted(len(mistakes), 'mistake')}", details=mistakes, hint=hint)

@@ -82,6 +82,7 @@ def control_field(deb: Path, field: str) -> str:
 
 
 _ARCHITECTURES = ("amd64", "arm64")
+_LARGE_INDEX = 1 << 20
 
 
 def write_flat(folder: Path, debs: Mapping[str, Path], gpg: Gpg) -> None:
@@ -132,7 +133,8 @@ def _stanza(deb: Path, name: str) -> str:
 def _write_index(folder: Path, stanzas: Sequence[str]) -> None:
     packages = "\n".join(stanzas).encode()
     (folder / "Packages").write_bytes(packages)
-    (folder / "Packages.gz").write_bytes(gzip.compress(packages, mtime=0))
+    level = 1 if len(packages) > _LARGE_INDEX else 9  # of Debian's archive: seconds less
+    (folder / "Packages.gz").write_bytes(gzip.compress(packages, level, mtime=0))
 
 
 def _write_release(folder: Path, names: Sequence[str], more: Mapping[str, str], gpg: Gpg) -> None:

@@ -179,6 +179,18 @@ def test_a_mirror_says_whose_packages_roles_of_a_site_get(system: str, note: str
     assert note not in make_plan(recipe, LOCAL)["notes"] and note not in make_plan(recipe, AWS)["notes"]
 
 
+@pytest.mark.parametrize(
+    ("region", "note"),
+    [
+        ("us-east-99", "Region us-east-99 is none that botocore knows: is it newer, or misspelt; did you mean"),
+        ("us-gov-west-1", ""), ("cn-north-1", ""), ("eu-central-2", ""),
+    ],
+)  # fmt: skip
+def test_a_region_that_nobody_knows_is_noted(region: str, note: str) -> None:
+    notes = "\n".join(make_plan(DEBIAN, Place("aws", region))["notes"])
+    assert (note in notes) and ("Region" in notes) is bool(note)
+
+
 def test_archive_of_the_system_keeps_its_signatures() -> None:
     """Only the address changes: a guest verifies it with the keys that its own system brings."""
     recipe = ROOT / "variables/recipes/debian12-distribution.yml"

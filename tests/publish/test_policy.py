@@ -83,7 +83,7 @@ MISTAKES = {
     "{regions: [{region: us-east-1}], images: {a: {ssm: {}}}}": ["images.a.ssm.prefix: missing"],
     "{regions: [{region: us-east-1}], images: {a: {retire_after: 3}}}": ["images.a.retire_after: expected keep beside"],
     "{regions: [{region: us-east-1, kms_key: alias/x}], images: {a: {share: {public: true}}}}": [
-        "1 mistake", "images.a.regions[0].kms_key: an encrypted AMI cannot be public",
+        "1 mistake", "publish.yml:1: images.a.regions[0].kms_key: an encrypted AMI cannot be public",
     ],
     "{regions: [{region: us-east-1}], images: {a: {ssm: {prefix: /i/x}}, b: {ssm: {prefix: /i/x}}}}": [
         "images.b.ssm.prefix: '/i/x' is also that of a",

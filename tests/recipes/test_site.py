@@ -15,7 +15,7 @@ from gpu_ami.cloud.place import Place
 from gpu_ami.errors import UsageError
 from gpu_ami.faults import catalogue, trials
 from gpu_ami.plan import ANSIBLE_FILE, PACKER_FILE, PLAN_FILE, Plan, make_plan, site_files
-from gpu_ami.recipes import site
+from gpu_ami.recipes import load_facts, site
 from gpu_ami.validate import site_checks
 from validator.plan_document import package_system, root_device
 
@@ -142,6 +142,19 @@ def test_role_of_other_systems_is_refused_with_the_reason(recipe: Path, folder: 
         " [roles/company_monitor, systems]; nearest: leave out company_monitor"
     ) in str(caught.value)
     recipe.write_text(recipe.read_text().partition("company_monitor:")[0])
+    make_plan(recipe, AWS)
+
+
+def test_row_of_a_site_has_its_source(recipe: Path, folder: Path) -> None:
+    (folder / "facts").mkdir(exist_ok=True)
+    rows = "# ours\nreleases:\n  9.99.9:\n    date: 2026-11-20\n"
+    file = folder / "facts" / "nccl.yml"
+    file.write_text(rows)
+    with pytest.raises(UsageError, match="1 row without source or date") as caught:
+        make_plan(recipe, AWS)
+    assert caught.value.details == (f"{file}:3: releases.'9.99.9': missing: source",)
+    known = next(iter(load_facts().nccl["releases"]))
+    file.write_text(f"releases:\n  {known}: {{regression: ours}}\n")
     make_plan(recipe, AWS)
 
 

@@ -77,14 +77,14 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
         waivers.load(path)
     assert str(caught.value).replace(str(path), "w") == "\n".join([
-        "w: [0].check: expected something like hygiene::test_no_shell_history, got 'test_x'",
-        "w: [0].expires: expected a date such as 2027-01-31, got 'soon'",
-        "w: [1].check: expected something like hygiene::test_no_shell_history, got '*::*'",
-        "w: [1].reason: expected something like base image carries one; ticket 1234, got ''",
-        "w: [1].expired: unknown key; did you mean expires?; allowed: check, reason, owner, expires, scope",
-        "w: [2].scope.instance: unknown key; did you mean instance_type?; allowed: image, instance_type",
-        "w: [2].owner: missing: expected text such as gpu-images@example.com",
-        "w: [3]: expected keys and values, got 'text'; allowed: check, reason, owner, expires, scope",
+        "w:1: [0].check: expected something like hygiene::test_no_shell_history, got 'test_x'",
+        "w:1: [0].expires: expected a date such as 2027-01-31, got 'soon'",
+        "w:2: [1].check: expected something like hygiene::test_no_shell_history, got '*::*'",
+        "w:2: [1].reason: expected something like base image carries one; ticket 1234, got ''",
+        "w:2: [1].expired: unknown key; did you mean expires?; allowed: check, reason, owner, expires, scope",
+        "w:3: [2].scope.instance: unknown key; did you mean instance_type?; allowed: image, instance_type",
+        "w:3: [2].owner: missing: expected text such as gpu-images@example.com",
+        "w:4: [3]: expected keys and values, got 'text'; allowed: check, reason, owner, expires, scope",
     ])  # fmt: skip
     path.write_text("a: 1\n")
     with pytest.raises(ValueError, match="expected a list of waivers, got dict"):

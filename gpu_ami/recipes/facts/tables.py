@@ -15,12 +15,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.errors import UsageError
-from gpu_ami.files import data_dir, not_utf_8, parse_yaml, write_text
+from gpu_ami.errors import UsageError, counted
+from gpu_ami.files import data_dir, lines_of, located, not_utf_8, parse_yaml, write_text
 from validator import measurement
 from validator.inputs import read_text
 from validator.plan_document import Citation
-from validator.schema import did_you_mean
+from validator.schema import did_you_mean, key_path
 
 NEWEST = "newest"
 
@@ -187,7 +187,9 @@ def load_facts(folder: Path = VARIABLES / "facts", site: Path | None = None) -> 
     for path in sorted(site.glob("*.yml")) if site else ():
         if path.stem not in tables:
             raise UsageError(f"{path}: no such table{did_you_mean(path.stem, tables)}; tables: {', '.join(tables)}")
-        tables[path.stem] = _with_rows(tables[path.stem], read_yaml(path))
+        rows = read_yaml(path)
+        _require_sources(path, tables[path.stem], rows)
+        tables[path.stem] = _with_rows(tables[path.stem], rows)
     for family in tables.get("node_families", {}).values():
         family.setdefault("operating_systems", list(tables["operating_systems"]))
     return Facts(tables, site)
@@ -204,6 +206,29 @@ def judged(facts: Facts) -> Iterator[None]:
         text = f"{facts.site}: its rows cannot be used: {type(error).__name__}: {error}"
         hint = "each row has the keys, and the kinds of value, of its table in variables/facts/ (docs/site.md)"
         raise UsageError(text, hint=hint) from error
+
+
+def _require_sources(path: Path, table: Any, rows: Any) -> None:
+    """UsageError: rows of a site without source or date, in a table whose rows have both."""
+    unsourced = list(_unsourced("", table, rows))
+    if unsourced:
+        lines = lines_of(path)
+        details = [f"{located(str(path), lines, key)}: {key}: missing: {', '.join(what)}" for key, what in unsourced]
+        hint = "source: address of what the row is from; date: of the day on which it was read"
+        raise UsageError(f"{path}: {counted(len(details), 'row')} without source or date", details=details, hint=hint)
+
+
+def _unsourced(above: str, table: Any, rows: Any) -> Iterator[tuple[str, list[str]]]:
+    """Path of each row that the table does not have, and what it lacks of what all rows beside it have."""
+    if not isinstance(table, dict) or not isinstance(rows, dict):
+        return
+    beside = [row for row in table.values() if isinstance(row, dict)]
+    needed = [key for key in ("source", "date") if beside and all(key in row for row in beside)]
+    for key, row in rows.items():
+        if key in table:
+            yield from _unsourced(key_path(above, key), table[key], row)
+        elif isinstance(row, dict) and (missing := [name for name in needed if not row.get(name)]):
+            yield key_path(above, key), missing
 
 
 def _with_rows(table: Any, rows: Any) -> Any:
