@@ -89,6 +89,7 @@ class _Asked:
     def __init__(self) -> None:
         self.of_fixture: dict[tuple[str, str], set[bool]] = {}
         self.fixtures: dict[str, list[tuple[str, str]]] = {}
+        self.by_check: dict[str, set[bool]] = {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Any:
@@ -105,14 +106,14 @@ class _Asked:
 
     def is_sourced(self, check: str, folder: Path) -> bool:
         """Whether the check asked for something, and nothing in the answers was composed."""
-        found: set[bool] = set()
-        for test, _, sourced in transcript.trace:
-            if "(call)" in test and _check(test, folder) == check:
-                found.add(sourced)
-        for test, fixtures in self.fixtures.items():
-            if _check(test, folder) == check:
-                found.update(*(self.of_fixture.get(fixture, ()) for fixture in fixtures))
-        return found == {True}
+        if not self.by_check:
+            for test, _, sourced in transcript.trace:
+                if "(call)" in test:
+                    self.by_check.setdefault(_check(test, folder), set()).add(sourced)
+            for test, fixtures in self.fixtures.items():
+                answers = (self.of_fixture.get(fixture, ()) for fixture in fixtures)
+                self.by_check.setdefault(_check(test, folder), set()).update(*answers)
+        return self.by_check.get(check) == {True}
 
 
 _NODES = tuple(nodes.Node(f"node {number}", "") for number in range(2))
