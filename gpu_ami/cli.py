@@ -107,7 +107,8 @@ def _common_options(parser: argparse.ArgumentParser, default: object = False) ->
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     group = parser.add_argument_group("output")
     options = {
-        ("--json",): "print the result as JSON (docs/schemas/commands.json), progress as JSON lines on stderr",
+        ("--json",): "print the result as JSON, progress as JSON lines on stderr; `python -m gpu_ami.json_schemas"
+        " commands` prints the schema",
         ("-q", "--quiet"): "print no progress",
         ("--debug",): "print a traceback on errors",
     }

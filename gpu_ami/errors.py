@@ -59,7 +59,7 @@ class GpuAmiError(Exception):
         self.details = tuple(details)  # further lines: a command, a console's tail, one line a mistake
 
     def to_json(self) -> ErrorDocument:
-        """The error under --json (docs/schemas/commands.json, "error")."""
+        """The error under --json (`python -m gpu_ami.json_schemas commands`, "error")."""
         return {
             "error": self.message,
             "details": list(self.details),

@@ -1,6 +1,7 @@
-"""docs/schemas/: the JSON Schemas of all that is written or printed as JSON, generated from its types.
+"""The JSON Schemas of all that is written or printed as JSON, generated from its types.
 
-`python -m gpu_ami.json_schemas NAME` prints one (SCHEMAS names them); a test compares each with the committed file.
+`python -m gpu_ami.json_schemas NAME` prints one (SCHEMAS names them). docs/schemas/ has those of files, which a test
+compares with their types; that of what commands print is not kept.
 A field's `Annotated` type says what its Python type leaves open: a tuple of strings lists the values, and another type
 describes a mapping that was read from a file.
 """

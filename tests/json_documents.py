@@ -1,4 +1,4 @@
-"""Whether JSON is as docs/schemas/ say: of what the tests make, and of all that a command prints in a test."""
+"""Whether JSON is as the schemas say: of what the tests make, and of all that a command prints in a test."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from gpu_ami import commands
-
-SCHEMAS = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 
 
 @functools.cache
@@ -20,9 +17,11 @@ def _validator(name: str) -> Any:
     import jsonschema
     import referencing
 
+    from gpu_ami.json_schemas import SCHEMAS
+
     resources = [
-        (path.name, referencing.Resource.from_contents(json.loads(path.read_text("utf-8"))))
-        for path in sorted(SCHEMAS.glob("*.json"))
+        (f"{kind}.json", referencing.Resource.from_contents(json.loads(json.dumps(schema()))))
+        for kind, schema in SCHEMAS.items()
     ]
     registry: Any = referencing.Registry().with_resources(resources)
     return jsonschema.Draft202012Validator({"$ref": f"commands.json#/$defs/{name}"}, registry=registry)

@@ -21,13 +21,14 @@ from gpu_ami.errors import BuildError, counted
 from gpu_ami.events import catalogue
 from gpu_ami.events.reader import parser_folder
 from gpu_ami.faults.catalogue import MISSED, CleanProof, Record, Trial
+from gpu_ami.json_schemas import commands_schema
 from gpu_ami.progress import Progress
 from gpu_ami.region import provider
 from gpu_ami.report import writer
-from tests.json_documents import SCHEMAS, valid
+from tests.json_documents import valid
 from tests.report.examples import everything
 
-COMMANDS = json.loads((SCHEMAS / "commands.json").read_text())["$defs"]
+COMMANDS: Any = commands_schema()["$defs"]
 XID = "[1.0] NVRM: Xid (PCI:0000:00:1e): 79, pid=123, name=x, GPU has fallen off the bus.\n"
 CONVERGED = Converged(3, ("Install",), (("Install", 2.0),), 4.0)
 TEMPLATE = {"variables": {"flag": "x"}, "builders": [{"type": "amazon-ebs", "region": "eu-central-1"}]}

@@ -1,4 +1,4 @@
-"""The type of what each command prints under `--json`: docs/schemas/commands.json is generated from `RESULTS`.
+"""The type of what each command prints under `--json`: `gpu_ami.json_schemas` makes its schema from `RESULTS`.
 
 Records that a command prints as they are have their types where they are made. Here are those of documents that are
 put together from several, or that follow from what a person asked. Only `gpu_ami.json_schemas` and tests import this

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,11 @@ from gpu_ami.cloud import Place
 from gpu_ami.files import parse_yaml
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import VARIABLES, Facts, find_recipe, load_facts
-from gpu_ami.sources.http.client import Client, mirrored
+from gpu_ami.sources.http.client import Client
 from gpu_ami.sources.refresh import Refreshed, refresh, releases_in
 from gpu_ami.sources.repositories.index import Index, Package
 
-from .conftest import PATIENT, Response, Signer, Web, put_apt
+from .conftest import PATIENT, Signer, Web, put_apt
 
 TODAY = "2026-12-24"
 
@@ -27,13 +25,8 @@ def stanzas(*packages: str) -> str:
     return "\n".join(f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n" for name, version in pairs)
 
 
-def refreshed(
-    web: Web, vendor: Signer, *packages: str, instead: Mapping[str, Response] | None = None, pages: Sequence[str] = ()
-) -> Refreshed:
-    """What the plan of a recipe for Ubuntu proposes where NVIDIA's repository has these packages.
-
-    instead: what the server answers for some of the repository's files.
-    """
+def refreshed(web: Web, vendor: Signer, *packages: str) -> Refreshed:
+    """What the plan of a recipe for Ubuntu proposes where NVIDIA's repository has these packages."""
     document: Any = make_plan(find_recipe(Path("ubuntu2204-compute")), Place(name="x", region="us-east-1")).document
     repository = {
         "url": f"{web.url}/flat/", "suite": "./",
@@ -44,22 +37,18 @@ def refreshed(
     sections["gdrcopy"] = document["gdrcopy"] | {"url": f"{web.url}/gdrcopy.git"}
     put_apt(web, vendor, stanzas(*packages))
     web.put("/key.pub", vendor.public)
-    web.files |= dict(instead or {})
     plan: Any = {**document, **sections, "roles": roles}
 
     def table(name: str) -> str:
         return (VARIABLES / "facts" / f"{name}.yml").read_text()
 
-    at_web = mirrored(web.url)
-    client = Client(limits=PATIENT, rewrite=lambda url: url if url.startswith(web.url) else at_web(url))
-    return refresh([plan], without_pages(load_facts(), pages), table, client, TODAY)
+    return refresh([plan], without_pages(load_facts()), table, Client(limits=PATIENT), TODAY)
 
 
-def without_pages(facts: Facts, kept: Sequence[str] = ()) -> Facts:
-    """The facts without the addresses of pages, but for those that are kept (test_vendor_pages.py)."""
+def without_pages(facts: Facts) -> Facts:
+    """The facts without the addresses of pages (test_vendor_pages.py)."""
     rows = {
-        name: {key: value for key, value in row.items() if key != "url" or name in kept}
-        for name, row in facts.sources["rows"].items()
+        name: {key: value for key, value in row.items() if key != "url"} for name, row in facts.sources["rows"].items()
     }
     return Facts({**facts.tables, "sources": {"rows": rows}})
 
@@ -127,64 +116,6 @@ def test_what_was_not_looked_at_is_listed(web: Web, vendor: Signer) -> None:
     assert "eks_amis" in told and "because" in told and "none of the recipes has neuron" in told
     rows = load_facts().sources["rows"]
     assert all(("by_hand" in row) != ("read" in row) for row in rows.values())
-
-
-LOGIN = b"<!DOCTYPE html><html><head><title>Sign in</title></head></html>"
-NEWS = ("libnccl2 99.1.2-1+cuda13.4", "nvidia-dkms-580-open 580.999.01-1ubuntu1", "cuda-toolkit-13-0 13.0.9-1")
-WHOLE = gzip.compress(stanzas(*NEWS).encode())
-
-
-@pytest.mark.parametrize(
-    ("path", "answer", "told"),
-    [
-        ("/flat/InRelease", Response(LOGIN), "HTML page"),
-        ("/flat/InRelease", Response(b"moved", 404), "HTTP 404"),
-        ("/flat/InRelease", Response(b"", 301, {"Location": "/login"}), "HTML page"),
-        ("/flat/InRelease", Response(b""), "/flat/"),
-        ("/flat/InRelease", Response(b"\x00\xffgarbage"), "/flat/"),
-        ("/flat/Packages.gz", Response(LOGIN), "HTML page"),
-        ("/flat/Packages.gz", Response(WHOLE[:40]), "SHA-256"),
-        ("/flat/Packages.gz", Response(WHOLE[:40], length=len(WHOLE)), "IncompleteRead"),
-        ("/flat/Packages.gz", Response(b"garbage"), "SHA-256"),
-        ("/flat/Packages.gz", Response(b"", 503), "HTTP 503"),
-        ("/key.pub", Response(LOGIN), "HTML page"),
-    ],
-)
-def test_nothing_of_a_doubtful_repository_is_proposed(
-    web: Web, vendor: Signer, path: str, answer: Response, told: str
-) -> None:
-    """A login page, a moved or empty index, one that is cut off or garbage: an error that names the address."""
-    web.put("/login", LOGIN)
-    web.put("/gdrcopy.git/info/refs?service=git-upload-pack", f"{'d' * 40}\trefs/tags/v99.0\n".encode())
-    assert refreshed(web, vendor, *NEWS).errors == []
-    result = refreshed(web, vendor, *NEWS, instead={path: answer})
-    assert [error for error in result.errors if told in error and web.url in error], result.errors
-    assert [proposal.table for proposal in result.proposals] == ["gdrcopy"]
-
-
-def test_tags_that_were_moved_or_withdrawn_are_named(web: Web, vendor: Signer) -> None:
-    known = load_facts().gdrcopy["releases"]
-    first, *rest = known
-    lines = [f"{known[name]['commit']}\trefs/tags/{known[name]['tag']}\n" for name in rest[:-1]]
-    lines.append(f"{'e' * 40}\trefs/tags/{known[rest[-1]]['tag']}\n")
-    web.put("/gdrcopy.git/info/refs?service=git-upload-pack", "".join(lines).encode())
-    told = "\n".join(refreshed(web, vendor, "libnccl2 1.0.0-1+cuda9.0").changed)
-    assert f"gdrcopy {first}: withdrawn, no tag {known[first]['tag']}" in told
-    assert f"gdrcopy {rest[-1]}: tag {known[rest[-1]]['tag']} was moved to commit {'e' * 40}" in told
-
-
-def test_a_new_toolkit_has_its_driver_from_the_release_notes(web: Web, vendor: Signer) -> None:
-    """13.9 is a whole row; 14.0 is not, since the oldest driver of its major version is in no table."""
-    rows = "".join(f"<tr><td>CUDA {name} GA</td><td>&gt;={driver}</td></tr>" for name, driver in
-                   (("13.9", "640.11.02"), ("14.0", "650.10.01")))  # fmt: skip
-    notes = Response(f"<html><table>{rows}</table></html>".encode())
-    url = load_facts().sources["rows"]["cuda_release_notes"]["url"]
-    instead = {f"/{url.partition('://')[2]}": notes}
-    packages = ("cuda-toolkit-13-9 13.9.0-1", "cuda-toolkit-14-0 14.0.0-1")
-    result = refreshed(web, vendor, *packages, instead=instead, pages=["cuda_release_notes"])
-    row = parse_yaml(result.texts["cuda"], "cuda")["releases"]["13.9"]
-    assert (row["minimum_driver"], row["package"]) == ("640.11.02", "13.9.0-1")
-    assert any("CUDA 14.0 (14.0.0-1): the oldest driver of CUDA 14" in line for line in result.by_hand)
 
 
 def test_an_empty_index_is_an_error(web: Web, vendor: Signer) -> None:
