@@ -98,8 +98,12 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
         ("amzn", "2", "al2 has had no free updates since 2026-06-30 (https://aws.amazon.com/amazon-linux-2/faqs/;"),
         ("amzn", "2", "may still be built: up to driver R550 and CUDA 12.4 of NVIDIA's rhel7 repository (x86_64)"),
         ("ubuntu", "20.04", "up to driver R575 and CUDA 12.9 of NVIDIA's ubuntu2004 repository (x86_64 and arm64)"),
-        ("ubuntu", "18.04", "since 2023-05-31 (https://ubuntu.com/about/release-cycle;"),
-        ("ubuntu", "18.04", ", not verified); may still be built: up to driver R535 and CUDA 12.1 of NVIDIA's"),
+        (
+            "ubuntu",
+            "18.04",
+            "since 2023-05-31 (distro-info-data, ubuntu.csv (18.04: 2023-05-31); https://ubuntu.com/about/release-cycle;",
+        ),
+        ("ubuntu", "18.04", "(dropped after 12.1)); may still be built: up to driver R535 and CUDA 12.1 of NVIDIA's"),
     ],
 )
 def test_plan_says_until_when_a_system_is_supported(identity: str, version: str, said: str) -> None:
