@@ -156,3 +156,18 @@ def test_nvidia_ctk_lists_mig_devices_as_the_original(
     assert [sum(entry.startswith(kind) for entry in names) for kind in ("MIG-", "GPU-", "all")] == [
         sum(entry.startswith(kind) for entry in original) for kind in ("MIG-", "GPU-", "all")
     ]
+
+
+def test_a_gpu_in_mig_mode_shows_no_links_as_the_original(like: Callable[[str], Any]) -> None:
+    name, command = "h100-mig-590", "nvidia-smi nvlink -s"
+    (original,) = [group["commands"][command] for group in groups(name) if command in group.get("commands", {})]
+    status, printed = like(name)("nvlink", "-s")
+    assert (status, printed.splitlines()[1]) == (0, original.splitlines()[1])
+
+
+@pytest.mark.parametrize(("name", "links"), [("g6e-595", False), ("h100-590", True)])
+def test_links_and_topology_are_printed_as_by_the_originals(name: str, links: bool, like: Callable[[str], Any]) -> None:
+    """Of an L40S with 595.80 and an H100 with 590.48.01 (captures of nvidia_gpu_exporter): the header is underlined."""
+    run = like(name)
+    assert ("Device does not have or support Nvlink" in run("nvlink", "-s")[1]) is not links
+    assert run("topo", "-m")[1].startswith("\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n")

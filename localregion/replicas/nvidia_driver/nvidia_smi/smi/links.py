@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from . import settings
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .driver import Gpu
@@ -17,6 +19,9 @@ Legend:
   PIX  = Connection traversing at most a single PCIe bridge
   NV#  = Connection traversing a bonded set of # NVLinks
 """
+# In place of links: H100 and H200 with 590.48.01 in MIG mode, an L40S with 595.80 (captures of nvidia_gpu_exporter).
+_IN_MIG_MODE = "Nvlink queries are not supported for Devices in MIG mode"
+_WITHOUT = "Device does not have or support Nvlink"
 _COUNTERS = (("Replay Errors", "0"), ("Recovery Errors", "0"), ("CRC Errors", "0"))
 # NVLink 5, from a p6-b300.48xlarge with driver 595.91.07 (public capture, read 2026-11-27): traffic, corrected code
 # words (FEC) and raw values of the lanes are not 0 on a healthy link. Values of Tx and Rx packets are composed.
@@ -57,6 +62,9 @@ def nvlink(gpus: list[Gpu], what: str, branch: int) -> str:
     for gpu in gpus:
         lines.append("GPU %d: %s (UUID: %s)" % (gpu.index, gpu.name, gpu.uuid))
         count, speed = gpu.nvlink or (0, "")
+        if what == "-s" and (settings.mig_enabled(gpu) or not count):
+            lines.append(_IN_MIG_MODE if settings.mig_enabled(gpu) else _WITHOUT)
+            continue
         for link in range(count):
             if what == "-s":
                 lines.append("\t Link %d: %s GB/s" % (link, speed))
@@ -69,7 +77,8 @@ def nvlink(gpus: list[Gpu], what: str, branch: int) -> str:
 
 def topology(gpus: list[Gpu]) -> str:
     names = ["GPU%d" % gpu.index for gpu in gpus]
-    lines = ["\t" + "\t".join(names) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
+    # The original underlines the header, on a terminal or not.
+    lines = ["\t\x1b[4m" + "\t".join(names) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m"]
     for gpu, name in zip(gpus, names):
         cells = [_connection(gpu, other) for other in gpus]
         lines.append(name + "\t" + "\t".join(cells) + "\t" + gpu.cpu_affinity() + "\t" + gpu.numa_node() + "\t\tN/A")
