@@ -410,7 +410,30 @@ def settings(tree: Tree, units: Any) -> Dict[str, Any]:
             for name, pattern in (("docker", "/usr/bin/dockerd"), ("containerd", "/usr/bin/containerd"))
             if tree.glob(pattern)
         ],
+        "environments": environments(tree),
     }  # fmt: skip
+
+
+# Where conda and virtual environments are made by hand, and the records of their packages.
+ENVIRONMENTS = ("/opt/*", "/opt/*/envs/*", "/home/*/*", "/home/*/*/envs/*", "/root/*", "/root/*/envs/*", "/usr/local/*")
+CONDA = re.compile(r"^(cuda-version|cudatoolkit|cudnn|nccl|pytorch)-(\d[\w.]*)-[^-]+\.json$")
+WHEEL = re.compile(r"^nvidia_(cudnn|nccl|cuda_runtime)_cu\d+-(\d[\w.]*)\.dist-info$|^(torch)-(\d[\w.+]*)\.dist-info$")
+
+
+def environments(tree: Tree) -> List[Dict[str, str]]:
+    """Conda and virtual environments with GPU libraries of their own, which the system's package database lacks."""
+    found: Dict[str, List[str]] = {}
+    for folder in ENVIRONMENTS:
+        for path in tree.glob(folder + "/conda-meta/*.json"):
+            match = CONDA.match(os.path.basename(path))
+            if match:
+                found.setdefault(path.rpartition("/conda-meta/")[0], []).append(match.group(1) + " " + match.group(2))
+        for path in tree.glob(folder + "/lib/python3*/site-packages/*.dist-info"):
+            match = WHEEL.match(os.path.basename(path))
+            if match:
+                name, version = match.group(1) or match.group(3), match.group(2) or match.group(4)
+                found.setdefault(path.rpartition("/lib/")[0], []).append(name + " " + version)
+    return [{"path": path, "packages": ", ".join(sorted(set(found[path])))} for path in sorted(found)]
 
 
 def loader_stubs(tree: Tree) -> List[str]:

@@ -286,7 +286,17 @@ def described(tree: Any, units: Units, path: str, starter: str, code: str) -> Ro
     return {
         "path": path, "started_by": starter, "how": FOLLOWS if follows else SNAPSHOT,
         "again": timed or looped, "writes": writes, "off": not_started(tree, units, path, starter),
+        "ships": ships(code),
     }  # fmt: skip
+
+
+_PUTS_LINES = re.compile(r"put[-_]log[-_]events")
+_GROUP_OF_CALL = re.compile(r"(?:--log-group-name[ =]+|logGroupName\s*=\s*)[\"']?(/?[\w./#-]+)")
+
+
+def ships(code: str) -> List[str]:
+    """Groups of CloudWatch Logs to which a program sends lines itself; an empty name where it does not say which."""
+    return sorted(set(_GROUP_OF_CALL.findall(code))) or [""] if _PUTS_LINES.search(code) else []
 
 
 def is_repeated(tree: Any, starter: str, code: str) -> bool:

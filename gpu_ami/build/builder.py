@@ -279,7 +279,8 @@ class Builder:
         except BuildError as error:
             note = system_packages(self.plan.document, self.cloud.place) if _NO_PACKAGE.search(error.message) else ""
             if note:
-                raise BuildError(error.message, details=error.details, hint=f"{note}; {error.hint}") from error
+                text = f"{error.message} ({note}; a role installs them with update_cache: true)"
+                raise BuildError(text, details=error.details, hint=error.hint) from error
             raise
 
     def _on_instance(self, instance_id: str) -> None:

@@ -62,7 +62,8 @@ def capture_of(observation: Observation) -> list[Capture]:
     if observation.agent["masked"]:
         reason = "amazon-cloudwatch-agent.service is masked: nothing is sent"
         captures = [replace(way, captures=False, reason=reason) for way in captures]
-    return captures + [way for shipper in shippers(observation) for way in _of_shipper(observation, shipper)]
+    captures += [way for shipper in shippers(observation) for way in _of_shipper(observation, shipper)]
+    return captures + [way for script in _scripts(observation) for way in _of_sender(script)]
 
 
 def shippers(observation: Observation) -> Sequence[Mapping[str, Any]]:
@@ -84,6 +85,23 @@ def _of_shipper(observation: Observation, shipper: Mapping[str, Any]) -> Iterato
         captures, reason = False, f"no rsyslog writes {source} on this image"
     for group in groups:
         yield Capture(source, group, f"{shipper['name']}'s own", by, captures, reason)
+
+
+def _scripts(observation: Observation) -> list[Mapping[str, Any]]:
+    """Programs of the image that look for the driver's lines."""
+    return list(observation.document["captures"]["scripts"])
+
+
+def _of_sender(script: Mapping[str, Any]) -> Iterator[Capture]:
+    """A script that sends lines to CloudWatch Logs itself. An observation of an earlier version does not say so."""
+    for group in script.get("ships", ()):
+        by = f"{script['path']}, started by {script['started_by']}"
+        captures, reason = True, "the script follows the kernel log and sends its lines itself"
+        if script.get("off"):
+            captures, reason = False, f"nothing starts the script: {script['off']}"
+        elif script["how"] != FOLLOWS:
+            captures, reason = False, "the script reads a snapshot of dmesg: a later Xid is not in it"
+        yield Capture("kernel log", group, "the script's own", by, captures, reason)
 
 
 def _syslog(observation: Observation) -> list[Mapping[str, Any]]:
@@ -166,8 +184,8 @@ def unsent(observation: Observation) -> list[str]:
     sent = {capture.source for capture in capture_of(observation)}
     return [
         str(script["path"])
-        for script in observation.document["captures"]["scripts"]
-        if not any(_matches(path, written) for path in sent for written in script["writes"])
+        for script in _scripts(observation)
+        if not script.get("ships") and not any(_matches(path, written) for path in sent for written in script["writes"])
     ]
 
 

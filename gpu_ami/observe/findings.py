@@ -97,6 +97,7 @@ def findings_of(observation: Observation, facts: Facts, context: ResolveContext 
         *_configuration(observation),
         *_captures(observation),
         *_held(observation),
+        *_environments(observation),
         *_unknown(observation, facts),
         *(_rules(observation, facts, context) if context else ()),
     ]
@@ -219,7 +220,8 @@ def _containers(observation: Observation) -> Iterator[Finding]:
         return
     settings = observation.settings
     mode = settings["runtime_mode"] or "auto"
-    legacy = mode == "legacy" or (mode == "auto" and not at_least(toolkit.version or "0", "1.18"))
+    is_old = bool(toolkit.version) and not at_least(str(toolkit.version), "1.18")  # one without a version may be any
+    legacy = mode == "legacy" or (mode == "auto" and is_old)
     if legacy and "docker" in settings["has_runtime"]:
         text = (
             f"container toolkit {toolkit.version} in mode {mode} adds GPUs behind systemd's back: after `systemctl"
@@ -272,6 +274,10 @@ def _agent(observation: Observation, facts: Facts) -> Iterator[Finding]:
             yield Finding("agent-fetched", Level.NOTE, "cloudwatch_agent", text, _MANUALS["agent"])
         else:
             text = "the agent is not configured: it does not start, or sends memory and disk alone"
+            if read.get("translated"):
+                text += (
+                    "; its etc/amazon-cloudwatch-agent.toml is a translation: it is written anew at each start, of JSON"
+                )
             yield Finding("agent-unconfigured", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], ADVICE)
     elif not sends_gpu_metrics(effective_config(observation)) and observation.accelerator == "nvidia":
         text = f"the agent ({', '.join(places(observation))}) collects no metric of GPUs"
@@ -371,6 +377,15 @@ def _captures(observation: Observation) -> Iterator[Finding]:
         reason = "; ".join(blind) or "no log of kernel lines is sent anywhere"
         text = f"this image does not capture Xids: {reason}"
     yield Finding("xid-capture", Level.WARNING, "", text, _MANUALS["dmesg"], ADVICE)
+
+
+def _environments(observation: Observation) -> Iterator[Finding]:
+    """GPU libraries that the system does not know: an image that has them there is not without them."""
+    rows = observation.settings.get("environments") or ()  # an earlier version did not look for them
+    if rows:
+        shown = "; ".join(f"{row['path']} ({row['packages']})" for row in rows)
+        text = f"environments have GPU libraries of their own, which were not compared with the driver: {shown}"
+        yield Finding("environments", Level.NOTE, "", text, _MANUALS["observed"])
 
 
 def _held(observation: Observation) -> Iterator[Finding]:

@@ -231,4 +231,5 @@ def test_a_package_that_a_place_lacks_is_explained(
     with runs.begin(home, "aws") as run, pytest.raises(BuildError) as caught:
         image.build_image(replace(plan, document=document), tmp_path, cloud, run, root, QUIET)
     explained = "packages of amzn 2023 that 1 role of the site (monitor) may install"
-    assert (explained in str(caught.value.hint)) is hinted and "see build.log" in str(caught.value.hint)
+    assert (explained in caught.value.message) is hinted and "see build.log" in str(caught.value.hint)
+    assert ("update_cache: true" in caught.value.message) is hinted

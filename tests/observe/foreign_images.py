@@ -21,6 +21,7 @@ SYSTEMS = {
     "ubuntu2204": ("ubuntu", "22.04", "Ubuntu 22.04.5 LTS"),
     "ubuntu2404": ("ubuntu", "24.04", "Ubuntu 24.04.3 LTS"),
     "al2023": ("amzn", "2023", "Amazon Linux 2023.9"),
+    "rocky9": ("rocky", "9.6", "Rocky Linux 9.6 (Blue Onyx)"),
 }
 OPEN, PROPRIETARY = "Dual MIT/GPL", "NVIDIA"
 
@@ -45,6 +46,10 @@ class Image:
     def write_bytes(self, path: str, content: bytes) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_bytes(content)
+
+    def program(self, path: str, text: str) -> None:
+        self.write(path, text)
+        (self.root / path).chmod(0o755)
 
     def link(self, path: str, target: str) -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +92,7 @@ class Image:
 
     @property
     def is_rpm(self) -> bool:
-        return self.system == "al2023"
+        return self.system in ("al2023", "rocky9")
 
     def done(self) -> Path:
         """Writes the package database."""

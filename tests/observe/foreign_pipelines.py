@@ -179,3 +179,96 @@ def several_toolkits(root: Path) -> Path:
         image.write(f"usr/local/cuda-{version}/version.json", '{"cuda" : {"version" : "%s.1"}}' % version)  # noqa: UP031
     image.link("usr/local/cuda", "/usr/local/cuda-12.8")
     return image.done()
+
+
+def rocky_by_hand(root: Path) -> Path:
+    """Rocky Linux: driver by .run installer, Docker's own packages, the toolkit of an archive in /usr/local/bin, the
+    agent with its translation alone, and a script that follows the journal into a file that nobody sends."""
+    kernel = "5.14.0-570.17.1.el9_6.x86_64"
+    image = Image(root, "rocky9", kernels=(kernel,))
+    image.write("var/log/nvidia-installer.log", "nvidia-installer log file\ninstaller version: 580.95.05\n")
+    image.module(kernel, "nvidia", "580.95.05", folder="kernel/drivers/video")
+    image.libraries("580.95.05", "usr/lib64")
+    image.write("usr/local/cuda-13.0/version.json", '{"cuda" : {"name" : "CUDA SDK", "version" : "13.0.1"}}')
+    image.link("usr/local/cuda", "cuda-13.0")
+    image.install("docker-ce", version="28.5.1-1.el9")
+    image.install("containerd.io", version="1.7.28-1.el9")
+    for name in ("usr/bin/dockerd", "usr/bin/containerd", "usr/local/bin/nvidia-ctk"):
+        image.write(name, "")
+    runtime = '{"runtimes": {"nvidia": {"args": [], "path": "/usr/local/bin/nvidia-container-runtime"}}}'
+    image.write("etc/docker/daemon.json", runtime)
+    image.write(
+        "etc/modprobe.d/nvidia-installer-disable-nouveau.conf", "blacklist nouveau\noptions nouveau modeset=0\n"
+    )
+    image.agent("", {}, version="1.300060.0b1248")
+    image.write(f"{AGENT}/etc/amazon-cloudwatch-agent.toml", "[inputs]\n  [[inputs.nvidia_smi]]\n")
+    follow = "journalctl -k -f -o short-iso | grep --line-buffered -E 'NVRM: Xid|SXid' >> /var/log/gpu/xid.log"
+    image.program("usr/local/bin/xid-watch.sh", f"#!/bin/bash\n{follow}\n")
+    image.unit("xid-watch.service", "Restart=always", "ExecStart=/usr/local/bin/xid-watch.sh")
+    return image.done()
+
+
+def conda_libraries(root: Path) -> Path:
+    """Amazon Linux 2023 with nvidia-open by dnf, CUDA by conda alone, and a script that follows journald, sent by the
+    agent."""
+    image = Image(root, "al2023", kernels=(AL2023,))
+    image.install("nvidia-open", "kmod-nvidia-open-dkms", "nvidia-driver", version="580.126.09-1.amzn2023")
+    image.module(AL2023, "nvidia", "580.126.09", folder="extra")
+    image.libraries("580.126.09", "usr/lib64")
+    for name in ("cuda-version-12.8-h5d125a7_3", "cudnn-9.8.0.87-h81d5506_1", "python-3.12.11-h9e4cc4f_0"):
+        image.write(f"opt/conda/conda-meta/{name}.json", "{}")
+    image.write("home/ec2-user/venv/lib/python3.12/site-packages/nvidia_nccl_cu12-2.27.3.dist-info/METADATA", "")
+    image.write("etc/modprobe.d/nvidia.conf", "blacklist nouveau\n")
+    image.program(
+        "opt/gpu-events/watch.py",
+        "#!/usr/bin/python3\nimport json, subprocess\n"
+        "kernel = subprocess.Popen(['journalctl', '-k', '-f', '-o', 'json'], stdout=subprocess.PIPE, text=True)\n"
+        "with open('/var/log/gpu-events.json', 'a', buffering=1) as out:\n    for line in kernel.stdout:\n"
+        "        if 'NVRM: Xid' in str(json.loads(line).get('MESSAGE')):\n            out.write(line)\n",
+    )
+    image.unit("gpu-events.service", "ExecStart=/usr/bin/python3 /opt/gpu-events/watch.py", "Restart=always")
+    config = GPU_METRICS | sends(("/var/log/gpu-events.json", "/ml/gpu-events"))
+    image.agent("amazon-cloudwatch-agent.json", config)
+    return image.done()
+
+
+def sends_itself(root: Path) -> Path:
+    """Ubuntu's nvidia-driver-580-open and Docker, no agent: a script sends lines to CloudWatch Logs itself."""
+    kernel = "6.14.0-1018-aws"
+    image = Image(root, "ubuntu2404", kernels=(kernel,))
+    names = ("nvidia-driver-580-open", "nvidia-dkms-580-open", "libnvidia-compute-580", "nvidia-utils-580")
+    image.install(*names, version="580.126.09-0ubuntu0.24.04.1", held=True)
+    image.module(kernel, "nvidia", "580.126.09")
+    image.libraries("580.126.09")
+    image.install("docker.io", version="28.2.2-0ubuntu1~24.04.1")
+    image.install("nvidia-cuda-toolkit", version="12.0.140~12.0.1-4build4")
+    image.write("usr/bin/dockerd", "")
+    image.write("usr/lib/modprobe.d/nvidia-graphics-drivers.conf", "blacklist nouveau\n")
+    image.program(
+        "usr/local/sbin/xid2cw",
+        "#!/bin/sh\njournalctl --dmesg --follow --lines=0 --grep 'NVRM: Xid' | while read -r line; do\n"
+        "  aws logs put-log-events --log-group-name /gpu/xid --log-stream-name $(hostname)"
+        ' --log-events "timestamp=$(date +%s000),message=$line"\ndone\n',
+    )
+    image.unit("xid2cw.service", "ExecStart=/usr/local/sbin/xid2cw")
+    return image.done()
+
+
+def neuron_by_hand(root: Path) -> Path:
+    """Ubuntu 22.04 with Neuron's packages, EFA's installer and the agent with metrics of the CPU."""
+    image = Image(root, "ubuntu2204", kernels=(UBUNTU,))
+    image.install("aws-neuronx-dkms", version="2.23.9.0")
+    image.install("aws-neuronx-tools", version="2.25.145.0")
+    image.install("aws-neuronx-runtime-lib", version="2.27.23.0-8deec4dbf")
+    image.module(UBUNTU, "neuron", "2.23.9.0", "GPL")
+    for name in ("neuron-ls", "neuron-monitor"):
+        image.write(f"opt/aws/neuron/bin/{name}", "")
+    image.install("efa", version="2.17.3-1.amzn1")
+    image.write("opt/amazon/efa_installed_packages", "# EFA installer version: 1.43.3\nefa 2.17.3\n")
+    image.module(UBUNTU, "efa", "2.17.3", "Dual BSD/GPL")
+    image.write("usr/sbin/rsyslogd", "")
+    image.enable("rsyslog.service")
+    image.write("etc/rsyslog.d/50-default.conf", "*.*;auth,authpriv.none\t\t-/var/log/syslog\n")
+    cpu = {"metrics": {"metrics_collected": {"cpu": {"measurement": ["usage_idle"]}}}}
+    image.agent("amazon-cloudwatch-agent.d/file_config.json", cpu | sends(("/var/log/syslog", "/trn/syslog")))
+    return image.done()

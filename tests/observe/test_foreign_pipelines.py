@@ -57,6 +57,22 @@ CASES: dict[str, tuple[Callable[[Path], Path], dict[str, str], set[str], set[str
         pipelines.several_toolkits, {"nvidia_driver": "580.126.09", "cuda": "12.8", "node_dlami": "20261006"},
         set(), {"sources-differ", "module-missing"}, False,
     ),
+    "Rocky by hand": (
+        pipelines.rocky_by_hand, {"nvidia_driver": "580.95.05", "cuda": "13.0", "container_toolkit": ""},
+        {"unknown-system", "agent-unconfigured", "xid-capture"}, {"module-missing", "nouveau", "daemon-reload"}, False,
+    ),
+    "libraries of conda": (
+        pipelines.conda_libraries, {"nvidia_driver": "580.126.09", "cloudwatch_agent": "1.300071.0"},
+        {"environments", "not-held"}, {"xid-capture", "module-missing", "sources-differ"}, True,
+    ),
+    "script that sends lines itself": (
+        pipelines.sends_itself, {"nvidia_driver": "580.126.09", "cuda": "12.0"}, {"no-agent"},
+        {"xid-capture", "not-held", "module-missing", "environments"}, True,
+    ),
+    "Neuron by hand": (
+        pipelines.neuron_by_hand, {"neuron": "2.23.9", "efa": "1.43.3"}, set(),
+        {"xid-capture", "module-missing", "no-gpu-metrics", "not-held", "nouveau"}, True,
+    ),
 }  # fmt: skip
 
 
@@ -85,3 +101,21 @@ def test_another_shipper_is_named_with_its_group(tmp_path: Path) -> None:
     shown = observe.text(observation, [])
     assert "DCGM exporter: metrics of GPUs" in shown
     assert "Fluent Bit (/etc/fluent-bit/fluent-bit.conf): logs → /team/gpu/kernel" in shown
+
+
+def test_a_script_that_sends_lines_is_named_with_its_group(tmp_path: Path) -> None:
+    observation = observe.read_files(pipelines.sends_itself(tmp_path / "root"))
+    (way,) = observe.capture_of(observation)
+    assert way.text == (
+        "kernel log → /gpu/xid / the script's own: captures: the script follows the kernel log and sends its lines"
+        " itself"
+    )
+    (tmp_path / "root/usr/local/sbin/xid2cw").chmod(0o644)
+    (way,) = observe.capture_of(observe.read_files(tmp_path / "root"))
+    assert way.captures is False and "is not executable" in way.reason
+
+
+def test_libraries_of_environments_are_named(tmp_path: Path) -> None:
+    observation = observe.read_files(pipelines.conda_libraries(tmp_path / "root"))
+    (text,) = [one.text for one in observe.findings_of(observation, load_facts(), None) if one.id == "environments"]
+    assert text.endswith("/home/ec2-user/venv (nccl 2.27.3); /opt/conda (cuda-version 12.8, cudnn 9.8.0.87)")

@@ -65,6 +65,7 @@ COMPONENT = Component(
             package(r"nvidia-container-toolkit(-base)?|libnvidia-container(1|-tools)", r"^(\d+\.\d+\.\d+)"),
             file("libnvidia-container.so.1", r"libnvidia-container\.so\.(\d+\.\d+\.\d+)$", "library file"),
             file("/usr/bin/nvidia-ctk", PRESENCE),
+            file("/usr/local/bin/nvidia-ctk", PRESENCE),  # of an archive of its releases
             program("nvidia-ctk --version", r"version (\d+\.\d+\.\d+)"),
         )
     ),
