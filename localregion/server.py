@@ -131,7 +131,7 @@ class Daemon:
     def run(self, ready: IO[str]) -> None:
         """Serves until `stop` is set, then removes every machine and disk of an instance."""
         from localregion import alarms
-        from localregion.api import Api, Authorization, ConditionsLayer, EksLayer, JsonLayer
+        from localregion.api import AccountLayer, Api, Authorization, ConditionsLayer, EksLayer, JsonLayer
         from localregion.backends import container_service
         from localregion.backends.systems_manager import SystemsManager
 
@@ -139,8 +139,10 @@ class Daemon:
         containers = container_service.ContainerService(self.ec2, endpoint=f"http://{API_ADDRESS}")
         moto = JsonLayer(self._moto, SystemsManager.services, systems_manager.answer)
         moto = JsonLayer(moto, container_service.ContainerService.services, containers.answer)
-        api = Api(moto, self.reconciler, self.images, self.layout)
         judge = Authorization.of(self.decisions.conditions, self.ec2)
+        api = AccountLayer(
+            Api(moto, self.reconciler, self.images, self.layout), self.decisions.conditions.account, self.ec2, judge
+        )
         layer = ConditionsLayer(api, self.decisions, authorization=judge, zone_of=self.ec2.zone_of)
         self.api = EksLayer(layer if self.settings.conditions else api, lambda: self.eks)
         serve = functools.partial(self._api.serve_forever, _END_POLL_SECONDS)

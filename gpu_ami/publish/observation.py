@@ -52,6 +52,9 @@ def observe(cloud: Cloud, release: Release, policy: ReleasePolicy, where: Region
     _compare_key(image, encrypted_with, key, region)
     in_place = [sharing.read_key(cloud, arn) for arn in encrypted_with] if policy.is_shared else []
     _check_sharing(policy, release, region, in_place, key, image)
+    shared = _shared(cloud, image) if image else frozenset()
+    if policy.public and sharing.PUBLIC not in shared and (blocked := sharing.public_access(cloud)):
+        raise CloudError(blocked, hint=sharing.NOT_PUBLIC)
     names = [name for name in (policy.latest, policy.pinned(release.version)) if name]
     older = _older(cloud, release, image)
     retired = due(older, policy, now)
@@ -61,7 +64,7 @@ def observe(cloud: Cloud, release: Release, policy: ReleasePolicy, where: Region
         image=image,
         failed=tuple(failed),
         snapshot_tags={device: tags for device, (tags, _) in described.items()},
-        shared=_shared(cloud, image) if image else frozenset(),
+        shared=shared,
         parameters=image_parameters.read(cloud, names) if names else {},
         key=key,
         older=older,

@@ -84,6 +84,9 @@ def _examine(
     if named is not None and not named.is_enabled:
         yield preflight.error(name, f"{named.arn} is disabled", "enabled", "enable it, or name another kms_key")
         return
+    if policy.public and (blocked := public_access(cloud)):
+        yield preflight.error(name, blocked, "public sharing allowed", NOT_PUBLIC)
+        return
     reasons = list(refusals(policy, where.region, [used or Key(preflight.AWS_EBS, is_managed_by_aws=True)]))
     for reason in reasons:
         yield preflight.error(name, reason, "a key that those in share may use", "docs/release.md, Encrypted images")
@@ -112,6 +115,16 @@ def permission(grantee: str) -> dict[str, str]:
 def grantee_of(row: Mapping[str, str]) -> str:
     """The account, ARN or `all` of a launch permission."""
     return next(iter(row.values()), "")
+
+
+NOT_PUBLIC = "aws ec2 disable-image-block-public-access (10 minutes; AWS advises against it), or share it by account"
+
+
+def public_access(cloud: Cloud) -> str:
+    """Why no AMI of a region can be made public; "" where one can (EC2 user guide, "Block public access for AMIs")."""
+    with aws_errors.translated(f"reading block public access for AMIs in {cloud.place.region}"):
+        state = cloud.ec2.get_image_block_public_access_state()["ImageBlockPublicAccessState"]
+    return "" if state == "unblocked" else f"{cloud.place.region}: block public access for AMIs is on ({state})"
 
 
 def refusals(policy: ReleasePolicy, region: str, keys: Sequence[Key]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
-from localregion.api import protocol
+from localregion.api import launch_checks, protocol
 from localregion.api.protocol import call_application, read_body, send, unpack
 from localregion.backends import REGION, Refused, architectures_of
 from localregion.images import ImageStore, Request
@@ -137,6 +137,9 @@ class Api:
             return self._refuse_image(call)
         if call.action == "StartInstances":
             return self._refuse_start(call)
+        if call.action == "DescribeCapacityReservations":
+            answers = launch_checks.reservation(call.parameters, "CapacityReservationId.")
+            return next((Refusal(*answer) for answer in answers), None)
         return None
 
     def _refuse_launch(self, call: Call) -> Refusal | None:
@@ -156,7 +159,7 @@ class Api:
         key = call.parameters.get("KeyName")
         if key and key not in self._ec2.backend.key_pairs:
             return Refusal("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
-        return None
+        return next((Refusal(*answer) for answer in launch_checks.refusals(call.parameters, self._ec2)), None)
 
     def _fill_launch(self, call: Call) -> None:
         """Sets the region's defaults: IMDSv2 required (a launch may say `optional`), and the region's subnet.

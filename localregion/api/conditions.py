@@ -19,10 +19,11 @@ from typing import Any
 
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import parse_yaml
+from localregion.api.account import AccountSettings
 from localregion.api.protocol import ErrorAnswer, ServiceCall
 from localregion.backends import Delays, ec2_groups
 from validator.inputs import read_text
-from validator.schema import Choice, Integer, Keys, ListOf, Mistake, Number, Text
+from validator.schema import Choice, Flag, Integer, Keys, ListOf, Mistake, Number, Text
 
 _FOLDER = Path(__file__).parents[1] / "conditions"
 # error → protocol → code and HTTP status. Sources: EC2 API reference, "Error codes for the Amazon EC2 API";
@@ -139,6 +140,7 @@ class Conditions:
     consistency: Consistency = field(default_factory=Consistency)
     delays: Delays = field(default_factory=Delays)
     policies: Policies | None = None
+    account: AccountSettings = field(default_factory=AccountSettings)
     security_groups: ec2_groups.GroupRules | None = None
 
     @property
@@ -184,6 +186,13 @@ _GRAMMAR = Keys(
         "consistency": Keys({"least": _SECONDS, "most": _SECONDS, "known_at_once": _NAMES}),
         "delays": Keys({entry.name: _SECONDS for entry in fields(Delays)}),
         "policies": Keys(dict.fromkeys(_OWNERS, _NAMES), needed=_OWNERS),
+        "account": Keys(
+            {
+                "caller": Text("arn:aws:sts::000000000000:assumed-role/ROLE/SESSION", r"arn:aws:\S+"),
+                "ebs_key": Choice(("enabled", "disabled")),
+                **dict.fromkeys(("demands_imds_v2", "has_spot_role", "images_may_be_public"), Flag()),
+            }
+        ),
         "security_groups": Keys(dict.fromkeys(_DIRECTIONS, _RULES)),
     },
 )  # fmt: skip
@@ -227,6 +236,7 @@ def read(path: Path) -> Conditions:
             consistency=own.consistency if own.consistency != Consistency() else other.consistency,
             delays=_either(own.delays, other.delays),
             policies=own.policies or other.policies,
+            account=own.account if own.account != AccountSettings() else other.account,
             security_groups=own.security_groups or other.security_groups,
         )
     return own
@@ -266,7 +276,7 @@ def _wrong_rule(rule: Mapping[str, str], where: str) -> Iterator[Mistake]:
 
 _KINDS: Mapping[str, type[Any]] = {
     "errors": ErrorRule, "launch_failures": LaunchFailure, "consistency": Consistency, "delays": Delays,
-    "policies": Policies,
+    "policies": Policies, "account": AccountSettings,
 }  # fmt: skip
 
 

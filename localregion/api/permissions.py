@@ -163,7 +163,8 @@ def _launch(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
     if role:
         yield policies.Request("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
     keys = {value for name, value in parameters.items() if name.endswith(".Ebs.KmsKeyId") and value}
-    for key in sorted(keys | ({image_key} if (image_key := ec2.image_key(parameters.get("ImageId", ""))) else set())):
+    keys |= {ec2.image_key(parameters.get("ImageId", ""))}
+    for key in sorted(keys - {""} or {ec2.ebs_default_key} - {""}):
         yield from _encrypt(ec2, key)
 
 

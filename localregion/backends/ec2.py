@@ -25,6 +25,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES as _MOTO_TYPES
 from moto.ec2.models.instances import Instance, StateReason
 from moto.ec2.responses.instances import InstanceResponse
 from moto.iam.models import iam_backends
+from moto.kms.models import kms_backends
 
 from localregion.backends import ec2_groups
 from localregion.backends.ec2_groups import PlacementGroups
@@ -120,6 +121,7 @@ class Ec2:
         group = self.backend.create_security_group("gpu-ami-local", "instances of the local region", vpc_id=self.vpc_id)
         self.group_id = str(group.id)
         self.profile = self._make_profile()
+        self.ebs_default_key = ""  # ARN of the account's default key for EBS, with encryption by default; "" for none
 
     def _make_network(self, cidr: str) -> tuple[str, tuple[str, ...]]:
         """The default VPC with a subnet in each zone: an instance without a subnet gets a loopback address, too."""
@@ -153,6 +155,37 @@ class Ec2:
             self._iam.create_role(PROFILE, json.dumps(_ASSUME), "/", None, "instances of the local region", [], "3600")
             self._iam.create_instance_profile(PROFILE, "/", [PROFILE])
         return PROFILE
+
+    def make_role(self, name: str, path: str, trust: str) -> None:
+        """A role of the account, with its trust policy; one of that name stays."""
+        with contextlib.suppress(Exception):
+            self._iam.create_role(name, trust, path, None, "", [], "3600")
+
+    def make_key(self, state: str) -> str:
+        """A customer managed key for volumes, `enabled` or `disabled`; its ARN."""
+        keys: Any = kms_backends[self.account][REGION]
+        key = keys.create_key(None, "ENCRYPT_DECRYPT", "SYMMETRIC_DEFAULT", "EBS", None)
+        if state == "disabled":
+            key.enabled, key.key_state = False, "Disabled"
+        return str(key.arn)
+
+    def key_failure(self, instance: Any) -> tuple[str, str] | None:
+        """StateReason of a launch whose volume cannot be encrypted with its key; None where it can.
+
+        Source: EC2 user guide, "Instance terminates immediately".
+        """
+        volume = self.root_volume(instance)
+        if volume is None or not volume.kms_key_id:
+            return None
+        keys: Any = kms_backends[self.account][REGION]
+        try:
+            key = keys.describe_key(keys.get_key_id(keys.get_key_id_from_alias(volume.kms_key_id) or volume.kms_key_id))
+        except Exception:  # an ARN may be of another account, whose keys are not judged here
+            key = None
+        is_usable = volume.kms_key_id.startswith("arn:") if key is None else key.enabled
+        if is_usable and (key is None or key.key_usage == "ENCRYPT_DECRYPT"):
+            return None
+        return "Client.InternalError", "Client.InternalError: Client error on launch"
 
     # Instances
 
@@ -215,8 +248,8 @@ class Ec2:
             volume = self.root_volume(instance)
             if volume is not None:
                 volume.snapshot_id = volume.snapshot_id or image.ebs_snapshot.id
-                volume.encrypted = volume.encrypted or image.record.encrypted
-                volume.kms_key_id = volume.kms_key_id or image.record.kms_key_id
+                volume.encrypted = volume.encrypted or image.record.encrypted or bool(self.ebs_default_key)
+                volume.kms_key_id = volume.kms_key_id or image.record.kms_key_id or self.ebs_default_key or None
                 volume.size = max(int(volume.size or 0), image.record.size_gib)
 
     def root_volume(self, instance: Any) -> Any | None:
@@ -232,6 +265,10 @@ class Ec2:
         """The snapshots behind an image of any region."""
         images = [each.amis[image_id] for each in ec2_backends[self.account].values() if image_id in each.amis]
         return [str(image.ebs_snapshot.id) for image in images]
+
+    def instance_profile(self, name: str) -> Any | None:
+        """moto's instance profile of that name."""
+        return next((profile for profile in self._iam.instance_profiles.values() if profile.name == name), None)
 
     def role_arn(self, profile: str) -> str:
         """The ARN of the role in an instance profile, which its name or its ARN names; "" where there is none."""

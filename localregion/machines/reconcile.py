@@ -135,7 +135,7 @@ class Reconciler:
     def _admit(self, instance: Any) -> None:
         self.ec2.settle_launch(instance)
         unit = self.units[instance.id] = Unit(instance, not_before=self._clock() + self._delays.boot)
-        unit.launch_failure = self._launch_failure(instance.instance_type)
+        unit.launch_failure = self._launch_failure(instance.instance_type) or self.ec2.key_failure(instance)
         if instance.state in ("stopped", "terminated"):
             unit.desired = instance.state
         self._show(unit, _TRANSITION[unit.desired])

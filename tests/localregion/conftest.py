@@ -217,7 +217,7 @@ def served(world: World, *, conditions: bool = False, hold_seconds: float = 0) -
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
-    from localregion.api import Api, Authorization, ConditionsLayer, JsonLayer
+    from localregion.api import AccountLayer, Api, Authorization, ConditionsLayer, JsonLayer
     from localregion.backends import install
     from localregion.backends.container_service import ContainerService
     from localregion.backends.systems_manager import SystemsManager
@@ -236,9 +236,10 @@ def served(world: World, *, conditions: bool = False, hold_seconds: float = 0) -
 
     moto = JsonLayer(DomainDispatcherApplication(create_backend_app), SystemsManager.services, answer)
     moto = JsonLayer(moto, ContainerService.services, world.container_service.answer)
+    judge = Authorization.of(world.decisions.conditions, world.ec2) if conditions else None
     api: Any = Api(moto, world.reconciler, world.images, world.layout, hold_seconds)
+    api = AccountLayer(api, world.decisions.conditions.account, world.ec2, judge)
     if conditions:
-        judge = Authorization.of(world.decisions.conditions, world.ec2)
         api = ConditionsLayer(api, world.decisions, world.clock, judge, world.ec2.zone_of)
     server = make_server("127.0.0.1", 0, api, threaded=True, request_handler=MotoRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

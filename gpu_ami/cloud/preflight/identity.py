@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors, capacity, launches, log_groups, policies, runs
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, error, examined, ok, warning
-from gpu_ami.errors import GpuAmiError, UsageError
+from gpu_ami.errors import CapacityError, GpuAmiError, UsageError
 from gpu_ami.files import data_dir
 from validator import aws
 
@@ -145,6 +145,25 @@ def _principal(scope: Scope, caller: str) -> str:
     return str(scope.cloud.client("iam").get_role(RoleName=assumed["role"])["Role"]["Arn"])
 
 
+def service_role_arn(scope: Scope, service: str, role: str) -> str:
+    """The ARN that a service-linked role of the account has or would have."""
+    caller = _parsed_caller(scope)
+    return f"arn:{caller['partition']}:iam::{caller['account']}:role/aws-service-role/{service}/{role}"
+
+
+def may_create_service_role(scope: Scope, service: str, arn: str) -> bool:
+    """Whether the policy simulator lets the caller create a service-linked role; the root user may."""
+    caller = _caller(scope)
+    if caller.endswith(":root"):
+        return True
+    context: list[ContextEntryTypeDef] = [
+        {"ContextKeyName": "iam:AWSServiceName", "ContextKeyValues": [service], "ContextKeyType": "string"}
+    ]
+    action = ["iam:CreateServiceLinkedRole"]
+    (row,) = _simulate(scope, _principal(scope, caller), action, context, [arn])
+    return row["EvalDecision"] == "allowed"
+
+
 def unconditional_actions() -> list[str]:
     """Actions that the caller's policies (iam/) allow on every resource without a condition."""
     actions = set()
@@ -173,7 +192,8 @@ def dry_runs(scope: Scope) -> Iterator[Finding]:
         name = row["name"]
         subject = f"RunInstances {name} (proof)" if name == scope.builder else f"RunInstances {name}"
         efa = row.get("efa_interfaces", 0) if scope.plan and "efa" in scope.plan else 0
-        yield _dry_run(subject, ec2.run_instances, _launch_request(scope, ami, name, efa))
+        has_other_way = len(capacity.ways_of(scope.place, name)) > 1
+        yield _dry_run(subject, ec2.run_instances, _launch_request(scope, ami, name, efa), has_other_way=has_other_way)
 
 
 def builder_dry_run(scope: Scope) -> Iterator[Finding]:
@@ -221,7 +241,10 @@ def _builder_request(scope: Scope, ami: str, sets_imds_v2: bool) -> dict[str, ob
     return request
 
 
-def _dry_run(operation: str, call: Callable[..., object], request: Mapping[str, object]) -> Finding:
+def _dry_run(
+    operation: str, call: Callable[..., object], request: Mapping[str, object], *, has_other_way: bool = False
+) -> Finding:
+    """has_other_way: where this one has no capacity, a launch goes on with the next of the place."""
     subject = f"dry run of {operation}"
     try:
         with aws_errors.translated(subject):
@@ -232,6 +255,8 @@ def _dry_run(operation: str, call: Callable[..., object], request: Mapping[str, 
         text = ": ".join([answer.code or answer.message, *answer.details])
         if aws_errors.may_pass(answer):
             return warning(subject, f"not examined: {text}", remedy=answer.hint, refused=True)
+        if has_other_way and isinstance(answer, CapacityError):
+            return warning(subject, text, remedy=f"{answer.hint}; the place's other ways are tried next", refused=True)
         return error(subject, text, "DryRunOperation", answer.hint, refused=True)
     return error(subject, "the call was carried out", "DryRunOperation", "report this: the API ignores DryRun")
 
