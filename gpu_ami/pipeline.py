@@ -170,7 +170,7 @@ def _build_within(
         message = f"--max-cost {budget.max_cost:g}: the builder ({builder}) has run for {limit:.0f} s and was ended"
         raise CloudError(message, details=[cost.basis(), *error.details], hint="raise it") from error
     finally:
-        budget.spent += cost.MachineTime(builder, time.monotonic() - started).usd or 0.0
+        budget.spent += cost.MachineTime(builder, time.monotonic() - started, budget.own).usd or 0.0
 
 
 def _check_sources(plan: Plan, session: Session, wanted: bool) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class ProofPlan:
             "validator_options": list(options.validator_options),
             "expected_usd": self.expected.usd,
             "unknown_prices": list(self.expected.unknown),
-            "max_cost": options.max_cost,
+            "max_cost": None if options.max_cost == cost.NO_LIMIT else options.max_cost,
         }
 
     def text(self) -> str:
@@ -281,7 +281,7 @@ class ProofPlan:
             "further checks": ", ".join(map(str, options.checks)) or "none",
             "options": " ".join(options.validator_options) or "none",
             "cost": self.expected.text,
-            "limit": "none" if options.max_cost is None else f"{options.max_cost:g} USD (--max-cost)",
+            "limit": "none" if options.max_cost in (None, cost.NO_LIMIT) else f"{options.max_cost:g} USD (--max-cost)",
         }
         return "\n".join(f"{name:<16}{text}" for name, text in rows.items())
 
@@ -299,12 +299,16 @@ def decide(plan: Plan, options: ProofOptions, session: Session, building: BuildO
     if options.nodes > 1:
         machine_group.require_traffic(session.cloud, plan.document)
     _require_usable_cluster(plan, options, session)
-    expected = cost.estimate(plan.document, instance_types, build=building is not None, nodes=options.nodes)
-    if session.place.machines.billed:
-        session.progress.note(expected.text)
-        session.progress.note(_if_killed(session.place))
-    session.budget.max_cost = options.max_cost
-    cost.require_within(expected, options.max_cost, session.budget.spent)
+    place, budget = session.place, session.budget
+    expected = cost.estimate(
+        plan.document, instance_types, build=building is not None, nodes=options.nodes, own=place.prices
+    )
+    if place.machines.billed:
+        for line in (expected.text, _if_killed(place), cost.telemetry(plan.document, instance_types)):
+            if line:
+                session.progress.note(line)
+    budget.max_cost, budget.own = options.max_cost, place.prices
+    cost.require_within(expected, options.max_cost, budget.spent, is_billed=place.machines.billed)
     builder = plan["build"]["instance_type"] if building else None
     layers = building.layered.mode if building else None
     files = session.region.images is not None
@@ -323,8 +327,9 @@ def _if_killed(place: Place) -> str:
 def require_rest(plan: Plan, decided: ProofPlan, session: Session) -> None:
     """UsageError: what the build has cost leaves less than the machines of the proof need (--max-cost)."""
     options = decided.options
-    rest = cost.estimate(plan.document, decided.instance_types, build=False, nodes=options.nodes)
-    cost.require_within(rest, options.max_cost, session.budget.spent)
+    place = session.place
+    rest = cost.estimate(plan.document, decided.instance_types, build=False, nodes=options.nodes, own=place.prices)
+    cost.require_within(rest, options.max_cost, session.budget.spent, is_billed=place.machines.billed)
 
 
 def validate_stage(plan: Plan, ami: str, out: Path, session: Session, decided: ProofPlan) -> document.Report:

@@ -21,7 +21,7 @@ from typing import Any
 from gpu_ami.cloud import aws_errors
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import lines_of, located, read_yaml
-from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text, did_you_mean
+from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Number, Text, did_you_mean
 
 
 def with_session_credentials(place: Place) -> Place:
@@ -204,6 +204,7 @@ class Place:
     `production` (the plan's). deadlines: seconds that override variables/facts/deadlines.yml: boot_seconds,
     stop_seconds, arrival_seconds. expect_launch: callback(source_ami), called when Packer starts.
     image_days: an AMI that is built there expires after so many days unless it is published; 0: never.
+    prices: US dollars an hour by instance type, before those of the facts.
     """
 
     name: str
@@ -222,6 +223,7 @@ class Place:
     mirror: Mirror | None = None
     log_groups: str = "proof"
     deadlines: Mapping[str, int] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
     image_days: int = 0
     conditions: str = ""
     expect_launch: Callable[[str], object] = field(default=lambda _image_id: None, repr=False, compare=False)
@@ -305,6 +307,7 @@ _GRAMMAR = Keys(
         "subnet_id": _SUBNET,
         "subnet_ids": ListOf(_SUBNET),
         "capacity": MapOf(r"[a-z0-9*?.-]+", "p5.48xlarge or p5*", ListOf(_WAY)),
+        "prices": MapOf(r"[a-z0-9-]+\.[a-z0-9-]+", "p5e.48xlarge", Number()),
         "capacity_minutes": Integer(0, 7 * 24 * 60),
         "builder_types": MapOf(
             r"x86_64|arm64", "x86_64 or arm64", ListOf(_like(r"[a-z0-9-]+\.[a-z0-9-]+", "m7i.2xlarge"))

@@ -252,7 +252,7 @@ def _cluster(text: str) -> str:
 
 def add_max_cost(parser: argparse.ArgumentParser) -> None:
     text = "refuse a run whose expected cost is higher (exit code 2), and stop a run whose machines have reached it"
-    text += "; a type without a price is refused, too, unless `none` sets no limit"
+    text += "; where machines are billed, a type without a price is refused, too, unless `none` sets no limit"
     parser.add_argument("--max-cost", type=_dollars, metavar="USD|none", help=text)
 
 
@@ -261,10 +261,10 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help=text)
 
 
-def _dollars(text: str) -> float | None:
+def _dollars(text: str) -> float:
     """`none` is no limit, said expressly."""
     if text == "none":
-        return None
+        return float("inf")
     try:
         value = float(text)
     except ValueError:

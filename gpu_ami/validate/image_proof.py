@@ -74,7 +74,8 @@ def prove_image(
             futures.append(pool.submit(under_way.run, check_files, proof, image, files))
         for instance_type in instance_types:
             within = asdict(deadlines(instance_type, cloud.place))
-            host = recorder.add(HostReport(instance_type, restarts=restarts.RESTARTS, deadlines=within))
+            report = HostReport(instance_type, restarts=restarts.RESTARTS, deadlines=within)
+            host = recorder.add(report, cloud.place.prices)
             futures.append(pool.submit(under_way.run, _prove_instance_type, launcher, host))
         for future in futures:
             while not future.done():  # a wait without end would not see Ctrl-C

@@ -141,7 +141,7 @@ class ProofOptions:
     """Options of a proof beside plan and AMI.
 
     checks: the user's own. validator_options: of the validator's command line. restarts: those that are done and
-    checked, of restarts.RESTARTS. max_cost: US dollars that the run may cost, its builder included; None for no limit.
+    checked, of restarts.RESTARTS. max_cost: US dollars that the run may cost, builder included; None, NO_LIMIT: none.
     nodes: machines of one type that work together. join: the cluster to be a node of; "" for one of the proof's own,
     None: not asked. boot_seconds: deadline of a host's reboot; None: that of its instance type. cancelled: set by
     another thread, it ends the proof.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -34,8 +34,8 @@ class HostRecord:
     others: instances that were launched with it, for checks of several machines.
     """
 
-    def __init__(self, report: HostReport) -> None:
-        self.report = report
+    def __init__(self, report: HostReport, prices: Mapping[str, float] = cost.NO_PRICES) -> None:
+        self.report, self._prices = report, prices
         self.partial: Callable[[], HostResults] | None = None
         self.launched: float | None = None
         self.others = 0
@@ -53,7 +53,7 @@ class HostRecord:
             return self._ended
         now = time.monotonic()
         of_others = self.others * ((self._others_ended or now) - self.launched)
-        return cost.MachineTime(self.report.instance_type, now - self.launched + of_others)
+        return cost.MachineTime(self.report.instance_type, now - self.launched + of_others, self._prices)
 
     def end_others(self) -> None:
         """The instances that were launched with it are terminated: their time ends here."""
@@ -93,8 +93,9 @@ class Recorder:
         self._reason = RUNNING
         self._error = ""
 
-    def add(self, report: HostReport) -> HostRecord:
-        self.hosts.append(HostRecord(report))
+    def add(self, report: HostReport, prices: Mapping[str, float] = cost.NO_PRICES) -> HostRecord:
+        """prices: of the place, for the cost of its instance."""
+        self.hosts.append(HostRecord(report, prices))
         return self.hosts[-1]
 
     def save(self) -> Report:

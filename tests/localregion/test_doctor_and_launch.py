@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from gpu_ami.cloud import Cloud, Launch, Place, preflight, runs
-from gpu_ami.cloud.place import Credentials
+from gpu_ami.cloud.place import Credentials, place_of, with_keys
 from gpu_ami.cloud.policies import read_policy
 from gpu_ami.cloud.preflight import identity
 from gpu_ami.cloud.preflight.findings import Scope
@@ -54,7 +54,7 @@ class Account:
         return self.world.ec2.backend
 
     def at(self, **changes: Any) -> None:
-        self.cloud.place = replace(self.place, **changes)
+        self.cloud.place = with_keys(self.place, changes)
 
 
 def account_of(world: World, endpoint: str) -> Account:
@@ -66,12 +66,12 @@ def account_of(world: World, endpoint: str) -> Account:
     backend.create_route(table.id, "0.0.0.0/0", None, gateway_id=gateway.id)
     document = json.dumps({"Version": "2012-10-17", "Statement": read_policy("instance")})
     ec2._iam.put_role_policy(ec2.profile, "agent", document)
-    place = Place(
-        "aws", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local"),
-        ssh_interface="private_ip", subnet_id=ec2.subnet_id, security_group_ids=(ec2.group_id,),
-        instance_profile=ec2.profile,
-    )  # fmt: skip
-    return Account(world, Cloud(place))
+    keys = {
+        "name": "aws", "region": "us-east-1", "endpoint": endpoint, "credentials": Credentials("local", "local"),
+        "ssh_interface": "private_ip", "subnet_ids": (ec2.subnet_id,), "security_group_ids": (ec2.group_id,),
+        "instance_profile": ec2.profile,
+    }  # fmt: skip
+    return Account(world, Cloud(place_of(keys)))
 
 
 def diagnosed(account: Account) -> list[preflight.Finding]:
@@ -142,7 +142,7 @@ def _foreign_group(account: Account) -> None:
 
 def _foreign_subnet(account: Account) -> None:
     subnet = account.backend.create_subnet(_other_vpc(account).id, "10.9.1.0/24", availability_zone=ZONE)
-    account.at(subnet_id=subnet.id)
+    account.at(subnet_ids=(subnet.id,))
 
 
 def _full_subnet(account: Account) -> None:
@@ -184,7 +184,7 @@ ROWS: list[tuple[str, str, Callable[[Account], None], preflight.Level, str, str,
      "Client.InternalError"),
     ("no such key", "", _at(kms_key_id="0b0e0000-0000-0000-0000-000000000000"), ERROR, "kms_key_id",
      "is not in us-east-1", "Client.InternalError"),
-    ("no such subnet", "", _at(subnet_id="subnet-00000000000000000"), ERROR, "subnet_id", "is not in us-east-1",
+    ("no such subnet", "", _at(subnet_ids=("subnet-00000000000000000",)), ERROR, "subnet_id", "is not in us-east-1",
      "InvalidSubnetID.NotFound"),
     ("no such group", "", _at(security_group_ids=("sg-00000000000000000",)), ERROR, "security_group_ids",
      "is not in us-east-1", "InvalidGroup.NotFound"),

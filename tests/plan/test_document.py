@@ -140,7 +140,41 @@ def test_a_run_that_would_cost_more_is_refused(types: list[str], limit: float, m
         cost.require_within(cost.estimate(PLAN, types, build=False), limit)
     assert caught.value.exit_code == 2
     cost.require_within(cost.estimate(PLAN, ["g5.12xlarge"], build=False), 5.0)
-    cost.require_within(cost.estimate(PLAN, types, build=False), None)
+    cost.require_within(cost.estimate(PLAN, types, build=False), cost.NO_LIMIT)
+
+
+def test_a_type_without_a_price_runs_by_the_place_s_own_or_with_no_limit_said() -> None:
+    """Without --max-cost it ran without any limit, and nobody had been told what it costs."""
+    unknown = cost.estimate(PLAN, ["trn2.48xlarge"], build=False)
+    with pytest.raises(UsageError, match=r"^no price of trn2\.48xlarge") as caught:
+        cost.require_within(unknown, None)
+    assert "prices: {trn2.48xlarge: USD}" in caught.value.hint and "--max-cost none" in caught.value.hint
+    cost.require_within(unknown, None, is_billed=False)
+    cost.require_within(unknown, cost.NO_LIMIT)
+    own = {"trn2.48xlarge": 50.0}
+    priced = cost.estimate(PLAN, ["trn2.48xlarge"], build=False, own=own)
+    assert (priced.usd, priced.unknown) == (37.5, ())
+    cost.require_within(priced, None)
+    assert cost.MachineTime("trn2.48xlarge", 3600.0, own).usd == 50.0
+    assert cost.Budget(100.0, 50.0, own).seconds_left("trn2.48xlarge") == 3600.0
+    assert cost.Budget(cost.NO_LIMIT, 0.0, own).seconds_left("trn2.48xlarge") is None
+
+
+def test_metrics_of_a_month_are_counted() -> None:
+    """13 measurements of 8 GPUs and of all of them: 117 metrics."""
+    measured = [f"m{number}" for number in range(13)]
+    metrics = {
+        "metrics_collected": {"nvidia_gpu": {"measurement": measured}},
+        "aggregation_dimensions": [["InstanceId"]],
+    }
+    plan: Any = {
+        "instance_types": [{"name": "p5.48xlarge", "gpu_count": 8}, {"name": "g5.xlarge", "gpu_count": 1}],
+        "cloudwatch_agent": {"gpu_config": {"metrics": metrics}},
+        "telemetry": {"absent": {"g5.xlarge": ["m0", "m1"]}},
+    }
+    text = cost.telemetry(plan, ["p5.48xlarge", "g5.xlarge"])
+    assert "p5.48xlarge 117 (35.10 USD), g5.xlarge 22 (6.60 USD)" in text and "0.30 USD each" in text
+    assert cost.telemetry({**plan, "cloudwatch_agent": {}}, ["p5.48xlarge"]) == ""
 
 
 def test_machine_time_is_billed_by_the_second_a_minute_at_least() -> None:
@@ -151,7 +185,7 @@ def test_machine_time_is_billed_by_the_second_a_minute_at_least() -> None:
     assert cost.spent_usd(times) == pytest.approx(5.672)
 
 
-@pytest.mark.parametrize(("text", "usd"), [("25", 25.0), ("7.50", 7.5), ("none", None)])
+@pytest.mark.parametrize(("text", "usd"), [("25", 25.0), ("7.50", 7.5), ("none", cost.NO_LIMIT)])
 def test_a_limit_is_an_amount_or_expressly_none(text: str, usd: float | None) -> None:
     assert options._dollars(text) == usd
 

@@ -125,7 +125,7 @@ def test_linter_and_replica_read_one_table(update_golden: bool) -> None:
     table = yaml.safe_load(release_schema.TABLE.read_text())
     folder = Path(schema.__file__).parent
     if update_golden:
-        (folder / "release_schema.json").write_text(json.dumps(table, separators=(",", ":")) + "\n")
+        (folder / "release_schema.json").write_text(json.dumps(table, indent=1) + "\n")
     assert json.loads((folder / "release_schema.json").read_text()) == table, "pytest --update-golden writes it"
     assert (folder / "agent_schema.py").resolve() == Path(agent_schema.__file__).resolve()
 

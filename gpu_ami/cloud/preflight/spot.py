@@ -62,4 +62,4 @@ def spot(scope: Scope) -> Iterator[Finding]:
 
 def _types(scope: Scope) -> list[str]:
     """The plan's types; of a place alone, one for each of its patterns."""
-    return scope.instance_types or list(scope.place.capacity)
+    return scope.instance_types or list(scope.place.capacity.ways)

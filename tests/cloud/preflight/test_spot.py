@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.place import Capacity, Place
 from gpu_ami.cloud.preflight import spot
 from gpu_ami.cloud.preflight.findings import Level, Scope
 
@@ -43,7 +43,7 @@ def scope(
         "kms": SimpleNamespace(get_paginator=lambda _: SimpleNamespace(paginate=lambda **_: pages)),
     }
     ec2 = SimpleNamespace(get_ebs_default_kms_key_id=lambda: {"KmsKeyId": key or "alias/aws/ebs"})
-    place = Place("aws", "us-east-1", capacity={"*": ways})
+    place = Place("aws", "us-east-1", capacity=Capacity({"*": ways}))
     cloud: Any = SimpleNamespace(client=clients.__getitem__, place=place, ec2=ec2)
     return Scope(cloud, {"build": {"instance_type": "m5.xlarge"}, "instance_types": [{"name": "g5.xlarge"}]})  # type: ignore[typeddict-item]
 
