@@ -346,7 +346,8 @@ def test_expected_cost_is_noted_where_machines_are_billed_and_bounded_everywhere
         region=SimpleNamespace(images=None),
     )
     pipeline.decide(plan, ProofOptions(), session, pipeline.BuildOptions())
-    assert len(notes) == (2 if billed else 0)
+    assert len(notes) == (3 if billed else 0)
+    assert not billed or "p4d.24xlarge 117 (35.10 USD)" in notes[2]
     assert not billed or "one that hangs runs until `gpu-ami sweep` (no dead_man_role)" in notes[1]
     with pytest.raises(UsageError, match="--max-cost"):
         pipeline.decide(plan, ProofOptions(max_cost=0.01), session, pipeline.BuildOptions())
