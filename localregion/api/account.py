@@ -21,7 +21,7 @@ from localregion.api.protocol import ErrorAnswer, ServiceCall, read_service_call
 
 if TYPE_CHECKING:
     from localregion.api.permissions import Authorization
-    from localregion.backends.ec2 import Ec2
+    from localregion.backends import Ec2
 
 AWS_EBS = "alias/aws/ebs"
 _XML = [("Content-Type", "text/xml")]

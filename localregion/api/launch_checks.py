@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from localregion.backends.ec2 import Ec2
+    from localregion.backends import Ec2
 
 Answer = tuple[str, str]  # code and message
 _GROUP = re.compile(r"(?:NetworkInterface\.\d+\.)?SecurityGroupId\.\d+")
