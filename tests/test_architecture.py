@@ -351,7 +351,7 @@ _READ_PRIVATE: Mapping[str, tuple[str, ...]] = {
     ),
     "tests/cloud/fleet/test_run_command.py": ("_invocations", "_invocations"),
     "tests/cloud/foreign_answers.py": ("_clients",),
-    "tests/cloud/preflight/test_account.py": ("_builder_request", "_launch_request", "_time"),
+    "tests/cloud/preflight/test_account.py": ("_launch_request", "_time"),
     "tests/cloud/preflight/test_foreign_answers.py": ("_run", "_run"),
     "tests/cloud/preflight/test_login.py": ("_JUMP_SECONDS", "_jump_host", "_jump_host"),
     "tests/cloud/preflight/test_place.py": (

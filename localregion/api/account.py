@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 AWS_EBS = "alias/aws/ebs"
 _XML = [("Content-Type", "text/xml")]
 _SPOT_PATH, _SPOT_ROLE = "/aws-service-role/spot.amazonaws.com/", "AWSServiceRoleForEC2Spot"
-_SSO_PATH = "/aws-reserved/sso.amazonaws.com/us-east-1/"
+SSO_PATH = "/aws-reserved/sso.amazonaws.com/us-east-1/"
 _ASSUMED = re.compile(r"arn:aws:sts::\d{12}:assumed-role/(?P<role>[^/]+)/.+")
 _NO_SPOT_ROLE = ErrorAnswer(
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
@@ -72,7 +72,7 @@ class AccountLayer:
         if settings.has_spot_role:
             ec2.make_role(_SPOT_ROLE, _SPOT_PATH, _trust("spot"))
         if caller := _ASSUMED.fullmatch(settings.caller):
-            ec2.make_role(caller["role"], _SSO_PATH, _trust("sso"))
+            ec2.make_role(caller["role"], SSO_PATH, _trust("sso"))
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         unpack(environ)

@@ -57,6 +57,13 @@ class Account:
         self.cloud.place = with_keys(self.place, changes)
 
 
+def iam_of(account: str) -> Any:
+    """moto's IAM, past the policies that the region enforces."""
+    from moto.iam.models import iam_backends
+
+    return iam_backends[account]["aws"]
+
+
 def account_of(world: World, endpoint: str) -> Account:
     """With a way out, a role for the agent, and SSH from this machine."""
     ec2, backend = world.ec2, world.ec2.backend
@@ -65,7 +72,7 @@ def account_of(world: World, endpoint: str) -> Account:
     table = next(table for table in backend.route_tables.values() if table.vpc_id == ec2.vpc_id)
     backend.create_route(table.id, "0.0.0.0/0", None, gateway_id=gateway.id)
     document = json.dumps({"Version": "2012-10-17", "Statement": read_policy("instance")})
-    ec2._iam.put_role_policy(ec2.profile, "agent", document)
+    iam_of(ec2.account).put_role_policy(ec2.profile, "agent", document)
     keys = {
         "name": "aws", "region": "us-east-1", "endpoint": endpoint, "credentials": Credentials("local", "local"),
         "ssh_interface": "private_ip", "subnet_ids": (ec2.subnet_id,), "security_group_ids": (ec2.group_id,),
@@ -85,7 +92,7 @@ def launched(account: Account) -> str:
         ami = resolve_source_ami(cloud, account.plan)["id"]
         cloud.import_key("gpu-ami-k", PUBLIC_KEY, TAGS)
         scope = Scope(cloud, account.plan, resolve_source_ami, sets_imds_v2=lambda: account.sets_imds_v2)
-        request: Any = identity._builder_request(scope, ami, account.sets_imds_v2)
+        request: Any = identity.builder_request(scope, ami, account.sets_imds_v2)
         names = [cloud.ec2.run_instances(**request)["Instances"][0]["InstanceId"]]
         for row in account.plan["instance_types"]:
             names.append(cloud.launch(Launch(ami, row["name"], "gpu-ami-k", TAGS, "")))
@@ -152,7 +159,7 @@ def _full_subnet(account: Account) -> None:
 
 
 def _empty_profile(account: Account) -> None:
-    account.world.ec2._iam.create_instance_profile("empty", "/", [])
+    iam_of(account.world.ec2.account).create_instance_profile("empty", "/", [])
     account.at(instance_profile="empty")
 
 

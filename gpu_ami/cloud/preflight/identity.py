@@ -205,7 +205,7 @@ def builder_dry_run(scope: Scope) -> Iterator[Finding]:
     except UsageError:  # a finding of its own
         return
     sets_imds_v2 = scope.sets_imds_v2()
-    request = _builder_request(scope, ami, sets_imds_v2)
+    request = builder_request(scope, ami, sets_imds_v2)
     finding = _dry_run(f"RunInstances {scope.builder}", scope.ec2.run_instances, request)
     yield finding
     if finding.level is Level.OK and not sets_imds_v2:
@@ -223,7 +223,7 @@ def _launch_request(scope: Scope, ami: str, instance_type: str, efa_interfaces: 
     return request
 
 
-def _builder_request(scope: Scope, ami: str, sets_imds_v2: bool) -> dict[str, object]:
+def builder_request(scope: Scope, ami: str, sets_imds_v2: bool) -> dict[str, object]:
     """As packer/source.pkr.hcl asks for the builder: On-Demand, its root volume encrypted with the place's key."""
     request = _launch_request(scope, ami, scope.builder)
     request.pop("InstanceMarketOptions", None)

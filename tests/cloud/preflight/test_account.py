@@ -145,7 +145,7 @@ def _builder_asks(sets_imds_v2: bool, **place: Any) -> dict[str, Any]:
         image=lambda _ami: {"RootDeviceName": "/dev/xvda"}, ec2=None,
     )  # fmt: skip
     plan = {"build": {"instance_type": "m5.2xlarge", "root_volume_gib": 40}, "instance_types": []}
-    return identity._builder_request(Scope(cloud, plan, None), "ami-1", sets_imds_v2)  # type: ignore[arg-type]
+    return identity.builder_request(Scope(cloud, plan, None), "ami-1", sets_imds_v2)  # type: ignore[arg-type]
 
 
 def test_dry_run_of_the_builder_asks_as_packer_does() -> None:

@@ -45,7 +45,7 @@ def test_a_new_account(region: Region) -> None:
     arn = client(endpoint, "sts").get_caller_identity()["Arn"]
     key, public = settings_of(ec2)
     assert key.startswith("arn:aws:kms:") and public == "block-new-sharing"
-    assert iam.get_role(RoleName=arn.split("/")[1])["Role"]["Arn"].endswith(f"{account._SSO_PATH}{arn.split('/')[1]}")
+    assert iam.get_role(RoleName=arn.split("/")[1])["Role"]["Arn"].endswith(f"{account.SSO_PATH}{arn.split('/')[1]}")
     assert refused(iam.get_role, RoleName="AWSServiceRoleForEC2Spot") == ("NoSuchEntity", 404)
     assert refused(ec2.run_instances, **LAUNCH, **TAGGED) == ("UnauthorizedOperation", 403)
     code = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
