@@ -37,24 +37,23 @@ _LOOPS = {"main", "logging-plugin", "terminalreporter", "validator-engine"}  # o
 _HOST = "_testinfra_host"  # testinfra's parameter with the host
 PHASE_VARIABLE = "PYTEST_CURRENT_TEST"  # the running item and phase; pytest removes it when a phase ends
 
-_PARAMETERS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
-    ("FixtureDef.execute", fixtures.FixtureDef.execute, ("self", "request")),
-    ("getfuncargnames", _fixtures.getfuncargnames, ("function", "name", "cls")),
-    ("Session.gethookproxy", pytest.Session.gethookproxy, ("self", "fspath")),
-    ("runtestprotocol", runner.runtestprotocol, ("item", "log", "nextitem")),
-    ("CallInfo.from_call", runner.CallInfo.from_call, ("cls", "func", "when", "reraise")),
-    ("PluginManager.subset_hook_caller", pluggy.PluginManager.subset_hook_caller, ("self", "name", "remove_plugins")),
+# Looked up when they are compared, so that one that is gone is a difference and no error of an import.
+_PARAMETERS: tuple[tuple[str, Any, str, tuple[str, ...]], ...] = (
+    ("FixtureDef.", fixtures.FixtureDef, "execute", ("self", "request")),
+    ("", _fixtures, "getfuncargnames", ("function", "name", "cls")),
+    ("Session.", pytest.Session, "gethookproxy", ("self", "fspath")),
+    ("", runner, "runtestprotocol", ("item", "log", "nextitem")),
+    ("CallInfo.", runner.CallInfo, "from_call", ("cls", "func", "when", "reraise")),
+    ("PluginManager.", pluggy.PluginManager, "subset_hook_caller", ("self", "name", "remove_plugins")),
     (
-        "PluginManager._hookexec",
-        pluggy.PluginManager._hookexec,
+        "PluginManager.", pluggy.PluginManager, "_hookexec",
         ("self", "hook_name", "methods", "kwargs", "firstresult"),
     ),
-)
+)  # fmt: skip
 _ATTRIBUTES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    ("FixtureDef", fixtures.FixtureDef, ("_scope", "cached_result", "_finalizers", "argname", "func")),
+    ("FixtureDef", fixtures.FixtureDef, ("scope", "cached_result", "_finalizers", "argname", "func")),
     ("SetupState", runner.SetupState, ("stack",)),
     ("Session", pytest.Session, ("_setupstate",)),
-    ("HookCaller", pluggy.HookCaller, ("_hookimpls",)),
     ("Function", pytest.Function, ("_fixtureinfo",)),
 )
 
@@ -62,11 +61,13 @@ _ATTRIBUTES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
 def differences() -> list[str]:
     """Differences of the installed pytest from what the engine expects; empty if it is compatible."""
     lines = []
-    for name, function, expected in _PARAMETERS:
-        code = getattr(function, "__func__", function).__code__
-        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    for prefix, owner, name, expected in _PARAMETERS:
+        function = getattr(owner, name, None)
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else None
         if parameters != expected:
-            lines.append(f"{name} takes ({', '.join(parameters)}), expected ({', '.join(expected)})")
+            takes = "is no function" if parameters is None else f"takes ({', '.join(parameters)})"
+            lines.append(f"{prefix}{name} {takes}, expected ({', '.join(expected)})")
     for name, kind, attributes in _ATTRIBUTES:
         stored = _stored_names(kind)
         lines += [f"{name} has no attribute {attribute}" for attribute in attributes if attribute not in stored]
@@ -77,16 +78,18 @@ def differences() -> list[str]:
         lines.append("python has no function get_direct_param_fixture_func")
     if set(Scope.__members__) != {"Function", "Class", "Module", "Package", "Session"}:
         lines.append(f"Scope has the members {', '.join(Scope.__members__)}")
-    if not {"_request", "funcargs"} <= set(getattr(pytest.Function, "_initrequest", lambda: None).__code__.co_names):
-        lines.append("Function._initrequest does not set _request and funcargs")
+    methods = [getattr(method, "__code__", None) for method in vars(pytest.Function).values()]
+    if not any({"_request", "funcargs"} <= set(code.co_names) for code in methods if code):
+        lines.append("Function does not set _request and funcargs")
     return lines
 
 
 def _stored_names(kind: Any) -> set[str]:
-    """Names that the methods __init__ of a class and its bases use, and annotations of the class."""
+    """Names that the methods __init__ of a class and its bases use, annotations, and properties."""
     names: set[str] = set()
     for base in kind.__mro__:
         names |= set(vars(base).get("__annotations__", {}))
+        names |= {name for name, value in vars(base).items() if isinstance(value, property)}
         code = getattr(vars(base).get("__init__"), "__code__", None)
         names |= set(code.co_names) if code else set()
     return names
@@ -142,8 +145,7 @@ def parameter_scopes(item: pytest.Function) -> dict[str, Scope]:
 
 def scope_of(fixture: Any) -> Scope:
     """The scope of a fixture's definition."""
-    scope: Scope = fixture._scope
-    return scope
+    return Scope(fixture.scope)
 
 
 def definitions(item: pytest.Item) -> dict[str, Sequence[Any]]:
@@ -296,7 +298,7 @@ class ItemHook:
         self._implementations: list[Any] = []
 
     def __call__(self, **arguments: object) -> Any:
-        if self._number != len(self._of_all._hookimpls):
-            self._number = len(self._of_all._hookimpls)
+        if self._number != (registered := len(self._of_all.get_hookimpls())):
+            self._number = registered
             self._implementations = self._of_item.get_hookimpls()
         return self._manager._hookexec(self._name, self._implementations, arguments, self._first)

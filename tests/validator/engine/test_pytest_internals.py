@@ -3,10 +3,13 @@ message names what changed: adapt validator/engine/pytest_internals.py."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+import pluggy
 import pytest
-from _pytest import fixtures, runner
+from _pytest import fixtures, python, runner
 
 from tests.validator.conftest import LOOKS, Run
 from validator.engine import pytest_internals
@@ -23,23 +26,57 @@ def test_names_of_wrapping_plugins_exist(request: pytest.FixtureRequest) -> None
     assert not missing, f"pytest {pytest.__version__} has no plugins {', '.join(missing)}"
 
 
+CALL_SPEC = getattr(python, "CallSpec", None) or getattr(python, "CallSpec2", None)  # renamed in pytest 9
+
+
 def changed_init(_self: object) -> None:
     """Sets nothing."""
 
 
+# Private names of pytest, at most five, and one of pluggy: what `differences` says when each is not there any more.
+PRIVATE: dict[str, tuple[Any, dict[str, object], str]] = {
+    "_finalizers": (fixtures.FixtureDef, {"__init__": changed_init}, "FixtureDef has no attribute _finalizers"),
+    "_setupstate": (
+        pytest.Session, {"__init__": changed_init, "__annotations__": {}}, "Session has no attribute _setupstate"
+    ),
+    "_fixtureinfo": (pytest.Function, {"__init__": changed_init}, "Function has no attribute _fixtureinfo"),
+    "_arg2scope": (CALL_SPEC, {"__dataclass_fields__": {}}, "CallSpec has no fields params and _arg2scope"),
+    "_request": (
+        pytest.Function, {"_initrequest": changed_init}, "Function does not set _request and funcargs"
+    ),
+    "_hookexec": (
+        pluggy.PluginManager,
+        {"_hookexec": changed_init},
+        "PluginManager._hookexec takes (_self), expected (self, hook_name, methods, kwargs, firstresult)",
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("owner", "name", "value", "message"),
+    ("owner", "changes", "message"),
     [
-        (runner.SetupState, "__init__", changed_init, "SetupState has no attribute stack"),
-        (pytest.Function, "_initrequest", changed_init, "Function._initrequest does not set _request and funcargs"),
-        (fixtures.FixtureDef, "__init__", changed_init, "FixtureDef has no attribute cached_result"),
+        *PRIVATE.values(),
+        (runner.SetupState, {"__init__": changed_init}, "SetupState has no attribute stack"),
+        (fixtures.FixtureDef, {"__init__": changed_init}, "FixtureDef has no attribute cached_result"),
+        (fixtures.FixtureDef, {"scope": None}, "FixtureDef has no attribute scope"),
+        (fixtures.FixtureDef, {"execute": None}, "FixtureDef.execute is no function, expected (self, request)"),
     ],
 )
-def test_a_change_is_named(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: object, message: str) -> None:
+def test_a_change_is_named(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, changes: dict[str, object], message: str
+) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, value)
+        for name, value in changes.items():
+            patch.setattr(owner, name, value)
         differences = pytest_internals.differences()
     assert message in differences
+
+
+def test_no_further_private_name_is_read() -> None:
+    """Each one that the engine reads may be gone in the next release of pytest."""
+    text = Path(pytest_internals.__file__).read_text(encoding="utf-8")
+    read = {name for name in re.findall(r"(?:\.|\")(_[a-z]\w*)", text) if not re.search(rf"self\.{name}\b", text)}
+    assert read - {"_testinfra_host"} == set(PRIVATE)
 
 
 CHANGED = """
