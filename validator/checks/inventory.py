@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -357,13 +358,8 @@ def test_setuid_programs_are_known(host: Any, observe: Observe, declared_program
         for path in programs
         if path.rpartition("/")[2] not in footprints.SETUID or not path.startswith(_PROGRAM_FOLDERS)
     ]
-    known = " ".join(shlex.quote(path) for path in programs if path not in unknown)
-    # Where /bin is a link to /usr/bin, dpkg knows the path that the package has.
-    asked = (
-        'owner="rpm -qf"; [ ! -e /var/lib/dpkg/status ] || owner="dpkg-query -S";'
-        f' for f in {known}; do $owner "$f" || $owner "${{f#/usr}}" || echo "of no package: $f"; done 2>/dev/null'
-    )
-    rows = _lines(host.run(asked, timeout=SCAN_SECONDS).stdout) if known else []
+    known = [path for path in programs if path not in unknown]
+    rows = _lines(host.run(ask_owners(known), timeout=SCAN_SECONDS).stdout) if known else []
     by_hand = [row.partition(": ")[2] for row in rows if row.startswith("of no package: ")]
     if len(by_hand) == len(programs) - len(unknown):
         by_hand = []  # the package database does not own the system's programs
@@ -371,6 +367,29 @@ def test_setuid_programs_are_known(host: Any, observe: Observe, declared_program
     used = {path: roles[path] for path in found if path in roles}
     observe(footprints.with_declared(f"{len(found)} programs", used), "known programs")
     footprints.require_none(observe, unknown, "setuid and setgid programs that are not known", "setuid")
+
+
+def ask_owners(paths: Sequence[str]) -> str:
+    """Prints "of no package: PATH" for each path of no package. dpkg is asked once: it reads its database each time.
+
+    Where /bin is a link to /usr/bin, dpkg knows the path that the package has.
+    """
+    names = shlex.join([*paths, *(path.removeprefix("/usr") for path in paths if path.startswith("/usr/"))])
+    return (
+        f"owner=$([ ! -e /var/lib/dpkg/status ] || dpkg-query -S {names} 2>/dev/null | sed 's/.*: //')\n"
+        f"for f in {shlex.join(paths)}; do\n"
+        """if [ ! -e /var/lib/dpkg/status ]; then
+owner=; { rpm -qf "$f" || rpm -qf "${f#/usr}"; } >/dev/null 2>&1 && owner=$f
+fi
+case "
+$owner
+" in *"
+$f
+"* | *"
+${f#/usr}
+"*) ;; *) echo "of no package: $f" ;; esac
+done"""
+    )
 
 
 @pytest.mark.tier("T0")

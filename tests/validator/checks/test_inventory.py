@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -499,3 +500,26 @@ def test_accounts_of_a_node_s_base_ami_are_known(judge: Judge, role: str, uid: i
     plan = as_plan(PLAN | ({role: {"version": "3.16.3"}} if role else {}))
     judged = judge(inventory.test_accounts_are_known, {"cat /etc/passwd": passwd, "cat /etc/group": GROUP}, plan=plan)
     assert (judged.verdict, "slurm" in judged.message) == (verdict, verdict == "FAIL"), judged
+
+
+@pytest.mark.parametrize("manager", ["dpkg-query", "rpm"])
+def testask_owners_setuid_programs_are_asked_of_the_package_manager(tmp_path: Path, manager: str) -> None:
+    """A path is known as itself, or, where /bin is a link to /usr/bin, without /usr; dpkg is started once."""
+    owned = "/bin/su /usr/bin/at /opt/tool"
+    (tmp_path / "dpkg-query").write_text(
+        f"#!/bin/sh\necho dpkg >> {tmp_path}/log\nshift\nfor f; do\n"
+        f'case " {owned} " in *" $f "*) echo "x: $f" ;; *) echo "no path found matching pattern $f" >&2 ;; esac; done\n'
+    )
+    (tmp_path / "rpm").write_text(f'#!/bin/sh\ncase " {owned} " in *" $2 "*) ;; *) exit 1 ;; esac\n')
+    for program in ("dpkg-query", "rpm"):
+        (tmp_path / program).chmod(0o755)
+    status = tmp_path / "status"
+    if manager == "dpkg-query":
+        status.touch()
+    paths = ["/usr/bin/su", "/usr/bin/at", "/opt/tool", "/usr/bin/at2", "/usr/bin/my tool"]
+    command = inventory.ask_owners(paths).replace("/var/lib/dpkg/status", str(status))
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["of no package: /usr/bin/at2", "of no package: /usr/bin/my tool"]
+    if manager == "dpkg-query":
+        assert (tmp_path / "log").read_text().split() == ["dpkg"]
