@@ -5,7 +5,8 @@
 
 Roles can be tested in it at native speed, several at a time: packages install, modules build against the base image's
 kernel headers, units are enabled. It is not a machine: it has no kernel of its own, no systemd (`systemctl start` does
-nothing, as in any chroot), devices are plain files. `localregion/sandbox/sandbox_init.py` is what happens inside.
+nothing, as in any chroot), devices are plain files. Its programs run in a cage
+(validator/transport/cage.py). `localregion/sandbox/sandbox_init.py` is what happens inside.
 
 What a role writes is lost when the sandbox ends: it is in a tmpfs of the sandbox's mount namespace. When the process
 that holds a sandbox ends, also by SIGKILL, the kernel ends every process in it.
@@ -42,6 +43,7 @@ from localregion.machines import Devices, devices_of
 from localregion.mirror import debian_archive
 from localregion.sandbox import sandbox_init
 from validator.plan_document import NvidiaDriver, section
+from validator.transport import cage
 
 if TYPE_CHECKING:
     from gpu_ami.plan import Plan
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 
 _PROCESS = "process.json"
+_EMPTY = "init"  # in the folder: where process 1 mounts its root
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def _started(tree: Tree, devices: Devices, home: Path, folder: Path, architectur
 def start(
     folder: Path, settings: Mapping[str, object], listener: socket.socket, output: int, kept: Sequence[int] = ()
 ) -> tuple[ChildProcess, int]:
-    """Starts process 1 of a sandbox, which lives no longer than this thread; its reader of `read_report`'s line.
+    """Starts a sandbox, which lives no longer than this thread; its reader of `read_report`'s line.
 
     settings: those of sandbox_init without folder and descriptors. output: fd for what it prints. kept: descriptors
     that stay open until its root is mounted.
@@ -134,8 +137,10 @@ def start(
         passed = {**settings, "folder": str(folder), "listener": listener.fileno(), "report": report_write}
         passed["packages"] = packages.fileno()
         passed["kept"] = list(kept)
+        builder = [sys.executable, "-m", "localregion.sandbox.sandbox_init", json.dumps(passed)]
+        (folder / _EMPTY).mkdir(exist_ok=True)
         process = spawn(
-            [*_namespaces(), sys.executable, "-m", "localregion.sandbox.sandbox_init", json.dumps(passed)],
+            [*_namespaces(), *cage.command("init", folder / _EMPTY, builder)],
             env={"PYTHONPATH": os.pathsep.join(filter(None, [_package_root(), os.environ.get("PYTHONPATH", "")]))},
             stdout=output,
             death_signal=signal.SIGKILL,
@@ -161,14 +166,14 @@ def _package_root() -> str:
 
 
 class Started(TypedDict):
-    """What process 1 reports: the login user, and the URL of the package mirror if there is one."""
+    """What the builder reports: the login user, and the URL of the package mirror if there is one."""
 
     user: str
     mirror: str | None
 
 
 def read_report(line: str, log: Path) -> Started:
-    """The first line of process 1. CloudError: its reason, or the log's end if it printed nothing."""
+    """The first line of the builder. CloudError: its reason, or the log's end if it printed nothing."""
     report = json.loads(line) if line else {"error": "exited without output"}
     if "error" in report:
         tail = log.read_text(errors="replace").splitlines()[-5:]

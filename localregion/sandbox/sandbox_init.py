@@ -1,4 +1,4 @@
-"""Process 1 of a sandbox: builds the root, serves the mirror and accepts SSH connections.
+"""The builder of a sandbox: builds the root, serves the mirror and accepts SSH connections.
 
 Started by localregion.sandbox.sandbox under unshare. This process stays outside the root that it builds, so programs
 inside run in a chroot: systemd's tools then change files and skip what needs a running system.
@@ -7,7 +7,6 @@ inside run in a chroot: systemd's tools then change files and skip what needs a 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -26,11 +25,11 @@ from pathlib import Path
 from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.process import find_tool, run, spawn
 from localregion.architectures import ARCHITECTURES, DEFAULT
-from localregion.images import Tree, base_image, rootfs_layers
+from localregion.images import Tree, base_image
 from localregion.loopback import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from localregion.machines import default_entry
+from validator.transport import cage
 
-_PR_SET_NAME = 15
 _INSIDE_SECONDS = 300  # a program of another architecture is emulated
 _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _IFF_UP = 0x8914, 0x8916, 0x891C, 1
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -107,8 +106,11 @@ class SandboxRoot:
 
     def inside(self, *words: str) -> None:
         """Runs a command of the tree in it."""
-        command: list[str | Path] = [find_tool("chroot", package="coreutils"), self.root, *words]
-        run(command, timeout=_INSIDE_SECONDS, env={"PATH": _PATH}, error=CloudError)
+        run(self.caged(*words), timeout=_INSIDE_SECONDS, error=CloudError)
+
+    def caged(self, *words: str) -> list[str]:
+        """The command line of a program of the tree, whose environment is the path alone."""
+        return cage.command("sandbox", self.root, ["/usr/bin/env", "-i", f"PATH={_PATH}", *words])
 
     def write(self, path: str, content: str, mode: int = 0o644) -> None:
         target = self.root / path
@@ -120,11 +122,11 @@ class SandboxRoot:
         """Builds a root that accepts logins; returns the login user's name."""
         for name in ("memory", "root"):
             (self.folder / name).mkdir(exist_ok=True)
-        self.mount("-t", "tmpfs", "-o", "mode=755", "sandbox", "memory")
+        self.mount("-t", "tmpfs", "-o", "mode=755,nodev", "sandbox", "memory")
         for name in ("upper", "work", "proc-sys", "sys", "sys-upper", "sys-work"):
             (self.folder / "memory" / name).mkdir(mode=0o755)
         self._mount_root()
-        self.mount("-t", "tmpfs", "-o", "mode=755,nosuid", "run", "root/run")
+        self.mount("-t", "tmpfs", "-o", "mode=755,nosuid,nodev", "run", "root/run")
         (self.root / "run/sshd").mkdir(mode=0o755)
         kernel = Tree((self.root,)).kernel()
         self._make_dev()
@@ -140,7 +142,7 @@ class SandboxRoot:
     def _mount_root(self) -> None:
         if self.settings.disk:
             # No flush of the journal has to reach the host's disk: a build that the host's end cuts off is made anew.
-            options = ["barrier=0"]
+            options = ["barrier=0", "nodev"]
             if not Path(self.settings.disk).is_block_device():
                 options += ["loop", f"offset={base_image.PARTITION_OFFSET}"]
             self.mount("-o", ",".join(options), self.settings.disk, "root")
@@ -150,19 +152,23 @@ class SandboxRoot:
         lower = [f"layer{index}" for index in range(len(self.settings.layers))]
         for name, layer in zip(lower, self.settings.layers, strict=True):
             (self.folder / name).symlink_to(layer)
-        layers = f"lowerdir={':'.join(lower)},upperdir=memory/upper,workdir=memory/work"
+        layers = f"lowerdir={':'.join(lower)},upperdir=memory/upper,workdir=memory/work,nodev"
         self.mount("-t", "overlay", "sandbox", "root", "-o", layers)
 
     def _make_dev(self) -> None:
         dev = self.root / "dev"
         dev.mkdir(exist_ok=True)
-        self.mount("-t", "tmpfs", "-o", "mode=755,nosuid", "dev", "root/dev")
+        # A node that root makes inside cannot be opened anywhere: those bound from the host, and ptys, can.
+        self.mount("-t", "tmpfs", "-o", "mode=755,nosuid,nodev", "dev", "root/dev")
         for name in ("null", "zero", "full", "random", "urandom", "tty"):
             (dev / name).touch()
             self.mount("--bind", f"/dev/{name}", f"root/dev/{name}")
         for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
             (dev / name).symlink_to(f"/proc/self/fd{target}")
-        for name, options in (("pts", "devpts:newinstance,ptmxmode=0666,mode=620,gid=5"), ("shm", "tmpfs:mode=1777")):
+        for name, options in (
+            ("pts", "devpts:newinstance,ptmxmode=0666,mode=620,gid=5"),
+            ("shm", "tmpfs:mode=1777,nodev"),
+        ):
             (dev / name).mkdir()
             kind, _, how = options.partition(":")
             self.mount("-t", kind, "-o", how, name, f"root/dev/{name}")
@@ -178,7 +184,7 @@ class SandboxRoot:
 
         It has booted just now, with the options of the tree's own boot entry.
         """
-        self.mount("-t", "proc", "proc", "root/proc")
+        self.mount("-t", "proc", "-o", "nosuid,nodev,noexec", "proc", "root/proc")
         stat = (self.root / "proc/stat").read_text(encoding="ascii")
         booted = re.sub(r"(?m)^btime .*", f"btime {int(time.time())}", stat)
         (self.folder / "memory/stat").write_text(booted, encoding="ascii")
@@ -208,8 +214,8 @@ class SandboxRoot:
             verbs = upper / f"class/infiniband_verbs/uverbs{node}"
             verbs.mkdir(parents=True)
             (verbs / "ibdev").write_text(f"{name}\n", encoding="ascii")
-        self.mount("-t", "sysfs", "sys", "memory/sys")
-        layers = "lowerdir=memory/sys,upperdir=memory/sys-upper,workdir=memory/sys-work"
+        self.mount("-t", "sysfs", "-o", "nosuid,nodev,noexec", "sys", "memory/sys")
+        layers = "lowerdir=memory/sys,upperdir=memory/sys-upper,workdir=memory/sys-work,nosuid,nodev"
         self.mount("-t", "overlay", "sys", "root/sys", "-o", layers)
 
     def _preload(self, kernel: str) -> None:
@@ -372,9 +378,7 @@ def accept_ssh(root: SandboxRoot, listener: socket.socket, stopped: threading.Ev
 
 
 def _serve_ssh(root: SandboxRoot, connection: socket.socket) -> None:
-    command: list[str | Path] = [find_tool("env", package="coreutils"), "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
-    command += [*rootfs_layers.confined(), find_tool("chroot", package="coreutils"), root.root]
-    serve([*command, "/usr/sbin/sshd", "-i", "-e"], connection)
+    serve(root.caged("/usr/sbin/sshd", "-i", "-e"), connection)
 
 
 def serve(command: Sequence[str | Path], connection: socket.socket, cwd: Path | None = None) -> None:
@@ -429,8 +433,6 @@ def main(argv: list[str]) -> int:
     settings = Settings(**json.loads(argv[1]))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    # Ansible's facts read the name of process 1 to learn which init system is used.
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"systemd", 0, 0, 0)
     socket.sethostname("ip-127-0-0-1")
     with os.fdopen(settings.report, "w") as report, socket.socket(fileno=settings.listener) as listener:
         root = SandboxRoot(settings)

@@ -1,7 +1,7 @@
 """The cage: the only way in which a program of an image runs on this machine.
 
 `command(…)` is a command line of this file, which is a program too: it needs root, builds the cage and runs one command
-in it. Two kinds:
+in it. Three kinds:
 
 files    an image's files, read-only (T0, `validate --root`, `diff`): mount, pid, net, ipc, uts and cgroup namespaces, a
          user namespace where the kernel allows one, pivot_root, CAPABILITIES alone, no_new_privs, a filter of system
@@ -13,6 +13,10 @@ sandbox  a root that the sandbox builder has mounted, in its namespaces: pivot_r
          separates its privileges), net_admin, net_bind_service (in its own network namespace). It has no user
          namespace, because overlay layers and loop devices of the host are mounted in it, and not no_new_privs, because
          its user needs sudo. Mounts are made before it is entered.
+init     process 1 of a sandbox's PID namespace, which runs the builder outside of the cage as its child. Its own root
+         is empty and it has no capability: programs inside may look at /proc/1/root (systemd's tools learn from it that
+         they run in a chroot), and find nothing there. They cannot look at the builder's, which has more
+         capabilities than they have.
 
 Ours and not bubblewrap: bubblewrap cannot mount a raw disk, nor give a sandbox chown and mknod, so there would
 be two cages; it filters no system calls without a filter of ours, and it would be one more package.
@@ -21,11 +25,13 @@ Where a host refuses what the cage needs, nothing runs, and the message says wha
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import platform
 import resource
+import signal
 import stat
 import struct
 import subprocess
@@ -40,8 +46,7 @@ _NEW_NS, _NEW_CGROUP, _NEW_UTS, _NEW_IPC = 0x00020000, 0x02000000, 0x04000000, 0
 _NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _DETACH = 2
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 24, 22, 38
-_SIGKILL = 9
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 15, 24, 22, 38
 _CAPABILITY_VERSION = 0x20080522
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _CAPABILITIES = """
@@ -95,8 +100,8 @@ def command(
 ) -> list[str]:
     """The command line that runs `words` in a cage, with the caller's descriptors 0 to 2 and environment.
 
-    kind: files or sandbox. root: an empty folder (files), or what is mounted already (sandbox). source: a tree or a raw
-    disk; offset: of its file system in bytes, None for a tree. Exit status: the command's, or FAILED.
+    kind: files, sandbox or init. root: an empty folder (files, init), or what is mounted already (sandbox). source: a
+    tree or a raw disk; offset: of its file system in bytes, None for a tree. Exit status: the command's, or FAILED.
     """
     settings = {"kind": kind, "root": str(root), "words": list(words), "source": source, "offset": offset}
     return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), json.dumps(settings)]
@@ -193,11 +198,14 @@ def _architecture() -> tuple[int, int]:
 
 
 def _limit_capabilities(kept: Iterable[str]) -> None:
-    mask = sum(1 << _CAP[name] for name in kept)
+    """Keeps those that the caller has, which a container may not have all."""
+    header, present = struct.pack("=Ii", _CAPABILITY_VERSION, 0), ctypes.create_string_buffer(24)
+    _call("capget", _libc.capget(header, present))
+    _, low, _, _, high, _ = struct.unpack("=6I", present.raw)
+    mask = sum(1 << _CAP[name] for name in kept) & (low | high << 32)
     for number in range(64):
         if not mask >> number & 1:
             _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # EINVAL: above the kernel's last
-    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     sets = [mask & 0xFFFFFFFF, mask & 0xFFFFFFFF, 0, mask >> 32, mask >> 32, 0]
     _call("capset", _libc.capset(header, struct.pack("=6I", *sets)))
 
@@ -284,14 +292,41 @@ def _run_files(settings: dict[str, object]) -> int:
 def _run_sandbox(settings: dict[str, object]) -> int:
     _call("unshare", _libc.unshare(_NEW_NS), _ALLOW)
     _mount("", "/", "", _REC | _PRIVATE)
+    _forget_login()
     _pivot(str(settings["root"]))
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     _filter_calls([*_KERNEL_CALLS.values(), *_MOUNT_CALLS.values()])  # it needs a capability that is dropped next
     _limit_capabilities(set(_CAP) - set(SANDBOX_DROPPED))
     return _execute(settings)
 
 
+def _forget_login() -> None:
+    """pam_loginuid may set the audit's login user where none is set, and sshd's sessions need that to succeed."""
+    with contextlib.suppress(OSError), open("/proc/self/loginuid", "w") as file:  # noqa: PTH123
+        file.write("4294967295")
+
+
+def _run_init(settings: dict[str, object]) -> int:
+    """Starts the command, passes SIGTERM on to it, reaps orphans, and ends with the command, and with it all others."""
+    child = os.fork()
+    if child == 0:
+        return _execute(settings)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    _libc.prctl(_PR_SET_NAME, b"systemd", 0, 0, 0)  # Ansible reads there which init system runs
+    _call("unshare", _libc.unshare(_NEW_NS), _ALLOW)
+    _mount("", "/", "", _REC | _PRIVATE)
+    _mount("init", str(settings["root"]), "tmpfs", _NOSUID | _NODEV | _NOEXEC, "mode=755,size=4k")
+    _pivot(str(settings["root"]))
+    _limit_capabilities(())
+    while True:
+        ended, status = os.wait()
+        if ended == child:
+            return max(0, os.waitstatus_to_exitcode(status)) or (128 if os.WIFSIGNALED(status) else 0)
+
+
 def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _execute(settings: dict[str, object]) -> int:
@@ -306,11 +341,14 @@ def _execute(settings: dict[str, object]) -> int:
         raise CageError(f"{words[0]}: {error.strerror}") from error
 
 
+_KINDS = {"files": _run_files, "sandbox": _run_sandbox, "init": _run_init}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs the command of `command(…)`; an error is one line on stderr."""
     settings = json.loads(arguments[0])
     try:
-        return (_run_files if settings["kind"] == "files" else _run_sandbox)(settings)
+        return _KINDS[settings["kind"]](settings)
     except (CageError, OSError) as error:
         print(f"cage: {error}", file=sys.stderr, flush=True)
         os._exit(FAILED)  # of the child or of the parent: neither goes on

@@ -225,7 +225,7 @@ def test_what_was_removed_takes_no_place_in_the_image(machine: SandboxMachine) -
 def test_a_paused_one_writes_nothing(machine: SandboxMachine) -> None:
     command = "(while sleep 0.1; do echo x >> ticks; done) >/dev/null 2>&1 &"
     ssh(machine.spec, command)
-    ticks = Path(f"/proc/{machine.first_line}/root{machine.spec.folder}/root/home/tester/ticks")
+    ticks = Path(f"/proc/{machine.process.pid}/root{machine.spec.folder}/root/home/tester/ticks")
     until(ticks.exists)
     machine.pause()
     before = ticks.stat().st_size

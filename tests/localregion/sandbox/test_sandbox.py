@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from localregion.sandbox import sandbox
 
 QUIET = Progress("quiet")
 DEBIAN = Base("debian12")
+_WAYS_OUT = Path(__file__).parents[2] / "attacks/ways_out.c"
 mounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount and enter namespaces")
 _CLOUD_CFG = """\
 system_info:
@@ -127,10 +129,36 @@ def as_root(home: Path, root: Path, command: str) -> subprocess.CompletedProcess
     return subprocess.run(inside, capture_output=True, text=True, timeout=30)
 
 
+# What a sandbox's root may do that the programs of an image's files may not (cage.py says why it must): it changes
+# files, also a copy of /proc/sys, makes nodes, which no mount opens, and has processes of its own.
+_KEPT = {"core_pattern", "kill", "mknod", "setuid-file"}
+
+
+@mounts
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles the program that tries to get out")
+def test_root_in_it_does_not_reach_the_host(tree: Tree, home: Path) -> None:
+    """The ways out of tests/attacks, as root behind sshd: what the builder must keep is all that differs."""
+    mark = (
+        tree.layers[0] / "mark"
+    )  # of the host's /dev/shm: the tree below is the host's, and has the rest of its files
+    before = Path("/proc/sys/kernel/core_pattern").read_text()
+    program = tree.layers[0] / "ways-out"  # set-user-id: this host may have no sudo
+    macros = (f'-DMARK="{mark}"', f'-DABSTRACT="gpu-ami-{os.getpid()}"')
+    subprocess.run(["gcc", "-static", *macros, "-o", program, _WAYS_OUT], check=True)
+    program.chmod(0o4755)
+    with sandbox.entered(DEBIAN, Devices(), home, QUIET) as entered:
+        said = dict(line.split() for line in ssh(entered, "/ways-out").splitlines())
+    assert len(said) == 23
+    assert {name for name, how in said.items() if how == "out"} == _KEPT
+    assert not mark.exists()
+    assert Path("/proc/sys/kernel/core_pattern").read_text() == before
+
+
 @mounts
 def test_nothing_is_left(tree: Tree, home: Path) -> None:
     with sandbox.entered(DEBIAN, Devices(), home, QUIET):
-        assert len(rooms(home)) == 2  # unshare and the room
+        assert len(rooms(home)) == 3  # unshare, process 1 and the builder
         (folder,) = (home / "sandboxes").iterdir()
     until(lambda: not rooms(home))
     assert not folder.exists()
