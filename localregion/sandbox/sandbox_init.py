@@ -39,6 +39,7 @@ OF_THE_HOST = "settings-of-the-host.json"  # in the folder: /proc/sys/net where 
 _OWN = "run/gpu-ami-sandbox"  # of the sandbox in the root: it goes with /run
 _PRELOADED = "etc/ld.so.preload"
 # update-grub asks for the device of /, which does not exist: the answers of a machine of this base, by the library.
+_OF_THE_KERNEL = ("acpi", "bus", "fs", "irq", "scsi")  # of /proc: what root writes there, the host's kernel does
 _ASKED = "/usr/sbin/grub-probe"
 _GRUB_PROBE = """\
 #!/bin/sh
@@ -203,6 +204,9 @@ class SandboxRoot:
         self.mount("--rbind", "memory/proc-sys", "root/proc/sys")
         if (self.root / "proc/sysrq-trigger").exists():
             self.mount("--bind", "/dev/null", "root/proc/sysrq-trigger")
+        for name in _OF_THE_KERNEL:
+            if (self.root / "proc" / name).is_dir():
+                self.mount("--bind", "-o", "ro,nosuid,nodev,noexec", f"root/proc/{name}", f"root/proc/{name}")
 
     def _make_sys(self) -> None:
         """The kernel's own /sys below, and above it what the sandbox adds or a role writes."""

@@ -65,7 +65,7 @@ def test_every_way_is_closed(kind: str, hostile: Path, tmp_path: Path) -> None:
     words = cage.command("files", tmp_path / "empty", ["/bin/sh", "-c", "true"], str(image[0]), image[1])
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(tried(done.stdout)) == 23 and set(tried(done.stdout).values()) == {"in"}, done.stdout
+    assert len(tried(done.stdout)) == 24 and set(tried(done.stdout).values()) == {"in"}, done.stdout
 
 
 def test_the_ways_are_open_in_a_chroot(mark: Path, tmp_path: Path) -> None:

@@ -39,6 +39,10 @@ static int written(const char *path, const char *text) {
     return fd >= 0 && write(fd, text, strlen(text)) > 0;
 }
 
+static int writable(const char *path) {
+    return !syscall(SYS_faccessat2, AT_FDCWD, path, W_OK, AT_EACCESS);
+}
+
 /* A node of /dev/zero (harmless) where the file system lets it be opened: a node of a disk would open, too. */
 static int device(void) {
     const char *folders[] = {"", "/dev", "/dev/shm", "/run", "/tmp", "/var/tmp", "/proc/sys", "/sys"};
@@ -89,6 +93,7 @@ int main(void) {
     say("core_pattern", written("/proc/sys/kernel/core_pattern", "|/x"));
     say("modprobe", written("/proc/sys/kernel/modprobe", "/x"));
     say("sysrq", written("/proc/sysrq-trigger", "h"));
+    say("proc-write", writable("/proc/bus/pci") || writable("/proc/irq") || writable("/proc/fs"));
     say("keyring", syscall(SYS_add_key, "user", "x", "y", 1, -5) >= 0);
     say("kernel-log", syscall(SYS_syslog, 3, (char[64]){0}, 64) >= 0);
     say("module", syscall(SYS_init_module, "", 0, "") == 0 || errno != EPERM);
