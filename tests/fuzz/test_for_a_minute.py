@@ -72,7 +72,7 @@ def answer(_folder: Path, source: random.Random) -> None:
     channel = Answering(b"", source)
     connection.open = lambda _command: channel
     shell = Shell(connection)
-    mark = shell._mark.encode()
+    mark = shell.frame_mark.encode()
     count = source.randint(1, 3)
     sizes = [source.choice((0, 3, 3, 10**11, 1 << 29)) for _ in range(2 * count)]
     head = b"".join(b"0 %d %d\n" % (source.choice((1, 10**15)), 2) for _ in range(count))
