@@ -141,7 +141,7 @@ def collect(
         evidence.replicas += replicas(_shown(packages), _shown(built))
     if folder is not None:
         for name in files:
-            _keep(folder, name, *results[f"file {name}"])
+            keep_file(folder, name, *results[f"file {name}"])
         if not restarted:
             printed = {
                 name: results[f"file {name}"][1].decode(errors="replace") if f"file {name}" in results else ""
@@ -274,7 +274,8 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
     return facts, files
 
 
-def _keep(folder: Path, name: str, rc: int, out: bytes, err: bytes) -> None:
+def keep_file(folder: Path, name: str, rc: int, out: bytes, err: bytes) -> None:
+    """Writes what a command of the evidence printed, without what looks like a secret."""
     error = b"" if rc == 0 and out else b"\n[exit status %d] " % rc + err
     if name != BUG_REPORT:
         _write(folder / name, secret_shapes.hidden_file(name, out + error)[0])

@@ -23,6 +23,7 @@ from gpu_ami.plan.document import (
     image_tags,
     roles_path,
     site_files,
+    site_folder,
     with_digest,
 )
 from gpu_ami.plan.lock import Change, changes, compare, locks_folder, render_lock, value_differences, write_lock
@@ -56,6 +57,7 @@ __all__ = [
     "resolve_source_ami",
     "roles_path",
     "site_files",
+    "site_folder",
     "system_packages",
     "value_differences",
     "with_digest",

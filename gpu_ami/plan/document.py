@@ -15,6 +15,7 @@ from gpu_ami.cloud import Place, login
 from gpu_ami.errors import UsageError
 from gpu_ami.files import data_dir, read_document, write_json
 from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, components, section, site
+from validator import foreign_names
 from validator.plan_document import Builder, root_device
 
 SITE_FOLDER = "site"
@@ -96,7 +97,7 @@ def _site_roles(document: PlanDocument, site: Path) -> dict[str, list[str]]:
 
 def roles_path(site: Path) -> dict[str, str]:
     """Ansible's environment that finds the roles of the site beside a plan, and ours; empty where it has none."""
-    folder = site / "roles"
+    folder = _joined(site.parent, site.name, "roles")
     return {"ANSIBLE_ROLES_PATH": f"{folder}:{data_dir('roles')}"} if folder.is_dir() else {}
 
 
@@ -105,9 +106,23 @@ def site_files(folder: Path, kind: str, pattern: str, roles: Sequence[str]) -> l
 
     pattern: the file's name with {} for the role's, such as test_{}.py.
     """
-    site = folder / SITE_FOLDER
-    others = {pattern.format(path.name) for path in (site / "roles").glob("*/") if path.name not in roles}
-    return [path for path in sorted((site / kind).glob(pattern.format("*"))) if path.name not in others]
+    others = {pattern.format(path.name) for path in site_folder(folder, "roles").glob("*/") if path.name not in roles}
+    found = site_folder(folder, kind)
+    names = [path.name for path in sorted(found.glob(pattern.format("*"))) if path.name not in others]
+    return [_joined(found, name) for name in names]
+
+
+def site_folder(folder: Path, kind: str) -> Path:
+    """site/KIND beside a plan, which may be one that somebody sent. UsageError: a link leads elsewhere."""
+    return _joined(folder, SITE_FOLDER, kind)
+
+
+def _joined(folder: Path, *names: str) -> Path:
+    try:
+        return foreign_names.join(folder, *names)
+    except foreign_names.NameRefused as error:
+        hint = "`gpu-ami plan` copies a site's files beside the plan: plan the recipe again, or remove it"
+        raise UsageError(str(error), hint=hint) from error
 
 
 def _own_ansible() -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpu_ami import process
 from gpu_ami.errors import GpuAmiError, MachineError
 from gpu_ami.files import data_dir
-from gpu_ami.plan import SITE_FOLDER
+from gpu_ami.plan import site_folder
 from gpu_ami.validate.machines import deadlines
 from validator import isolation
 from validator.file_account import KEPT_FILE
@@ -198,7 +198,7 @@ def command_line(
 
 def roles_folders(plan_file: Path | None) -> list[Path]:
     """Folders with the roles of a plan: those of the site beside it, and ours."""
-    site = plan_file.parent / SITE_FOLDER / "roles" if plan_file else None
+    site = site_folder(plan_file.parent, "roles") if plan_file else None
     return [*([site] if site and site.is_dir() else []), data_dir("roles")]
 
 

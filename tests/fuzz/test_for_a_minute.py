@@ -91,7 +91,7 @@ def kept(folder: Path, source: random.Random) -> None:
         (json.dumps(document).encode(), lines(source), gzip.compress(lines(source)), b"".join(source.sample(_TEXT, 4)))
     )
     for name in (*evidence.COMMANDS, evidence.BUG_REPORT):
-        evidence._keep(folder, name, source.choice((0, 1, 124)), damaged(said, source), b"\xff\n")
+        evidence.keep_file(folder, name, source.choice((0, 1, 124)), damaged(said, source), b"\xff\n")
     with contextlib.suppress(file_account.InvalidInventory):
         file_account.read(gzip.compress(damaged(said, source)))
     evidence.replicas(said.decode(errors="replace"), said.decode(errors="replace"))

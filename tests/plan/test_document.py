@@ -17,7 +17,7 @@ from gpu_ami.commands import options
 from gpu_ami.errors import UsageError
 from gpu_ami.json_schemas import plan_schema
 from gpu_ami.plan import cost
-from gpu_ami.plan.document import Plan, canonical_json, digest_of
+from gpu_ami.plan.document import Plan, canonical_json, digest_of, roles_path, site_files
 from gpu_ami.plan.resolution import make_plan
 from gpu_ami.recipes import load_facts
 from tests.plan.conftest import AWS, DEBIAN, LOCAL, RECIPES, ROOT
@@ -194,3 +194,18 @@ def test_a_limit_is_an_amount_or_expressly_none(text: str, usd: float | None) ->
 def test_what_is_no_limit(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="or none"):
         options._dollars(text)
+
+
+@pytest.mark.parametrize("link", ["site", "site/checks", "site/roles", "site/checks/test_mine.py"])
+def test_files_of_a_site_are_not_where_a_link_leads(link: str, tmp_path: Path) -> None:
+    """A plan's folder may be one that somebody sent: its checks and roles are those that were signed with it."""
+    elsewhere = tmp_path / "elsewhere"
+    for folder in (elsewhere, elsewhere / "checks", elsewhere / "roles"):
+        folder.mkdir()
+        (folder / "test_mine.py").write_text("")
+    out = tmp_path / "out"
+    (out / link).parent.mkdir(parents=True)
+    (out / link).symlink_to(elsewhere / "checks/test_mine.py" if link.endswith(".py") else elsewhere)
+    with pytest.raises(UsageError, match="a symbolic link, expected a file or folder of its own"):
+        site_files(out, "checks", "test_{}.py", ())
+        roles_path(out / "site")
