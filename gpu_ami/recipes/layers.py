@@ -239,12 +239,12 @@ def _layer(path: Path) -> Any:
     return read_yaml(path)
 
 
-_grammars: dict[tuple[int, Path, Path | None], tuple[Facts, Keys]] = {}
+_grammars: dict[tuple[int, Path, Path | None, tuple[str, ...]], tuple[Facts, Keys]] = {}
 
 
 def _grammar(facts: Facts, variables: Path, site: Path | None = None) -> Keys:
     """One grammar a process for each set of tables: it is the same for every recipe."""
-    key = (id(facts), variables, site)
+    key = (id(facts), variables, site, site_roles(site))
     if key not in _grammars:
         nodes = tuple(sorted(file.stem for file in (variables / "nodes").glob("*.yml")))
         _grammars[key] = facts, recipe_keys(facts, components_of(site), nodes)  # kept: its id stays its own

@@ -34,10 +34,12 @@ def test_commands_print_what_the_page_shows(
     commands = blocks(PAGE)
     assert [shlex.split(command)[1] for command, _ in commands if command.startswith("gpu-ami")] == [
         "init", "plan", "plan", "checks", "events", "xid", "plan",
+        "plan", "plan", "checks", "faults", "telemetry", "runbook",
     ]  # fmt: skip
     for command, output in commands:
         program, *arguments = shlex.split(command)
         if program == "cat":
+            Path(arguments[0]).parent.mkdir(parents=True, exist_ok=True)
             Path(arguments[0]).write_text(output, encoding="utf-8")
             continue
         main(arguments)
