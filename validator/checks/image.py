@@ -10,6 +10,7 @@ import pytest
 from validator.checks import event_parser
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
 from validator.plan_document import PlanDocument
+from validator.probes import packages
 
 pytestmark = [pytest.mark.offline, pytest.mark.tier("T0")]
 
@@ -109,7 +110,7 @@ def test_setuid_programs_are_packaged(host: Any, observe: Observe) -> None:
     unpackaged = [path for path in programs if not path.startswith(_OF_THE_SYSTEM)]
     # If the package manager does not own even su, the system was not installed from packages: only paths are compared.
     if host.run(f"{_OWNER}; owner $(readlink -f $(command -v su))").rc == 0:
-        each = " ".join(["%s"] * len(programs))
-        unpackaged = _lines(host.run(f'{_OWNER}; for f in {each}; do owner "$f" || echo "$f"; done', *programs).stdout)
+        asked = host.run(packages.ask_owners(programs), timeout=SCAN_SECONDS).stdout
+        unpackaged = [row.removeprefix(packages.OF_NO_PACKAGE) for row in _lines(asked)]
     observe(f"{len(programs)} programs", "each belongs to a package")
     observe.nothing(unpackaged, "setuid and setgid programs of no package")

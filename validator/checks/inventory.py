@@ -7,8 +7,6 @@ files that the roles declare (meta/footprint.yml) and those of official AMIs (va
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -359,37 +357,14 @@ def test_setuid_programs_are_known(host: Any, observe: Observe, declared_program
         if path.rpartition("/")[2] not in footprints.SETUID or not path.startswith(_PROGRAM_FOLDERS)
     ]
     known = [path for path in programs if path not in unknown]
-    rows = _lines(host.run(ask_owners(known), timeout=SCAN_SECONDS).stdout) if known else []
-    by_hand = [row.partition(": ")[2] for row in rows if row.startswith("of no package: ")]
+    rows = _lines(host.run(packages.ask_owners(known), timeout=SCAN_SECONDS).stdout) if known else []
+    by_hand = [row.partition(": ")[2] for row in rows if row.startswith(packages.OF_NO_PACKAGE)]
     if len(by_hand) == len(programs) - len(unknown):
         by_hand = []  # the package database does not own the system's programs
     unknown += [path for path in by_hand if path.rpartition("/")[2] != "nvidia-modprobe"]  # of the driver's installer
     used = {path: roles[path] for path in found if path in roles}
     observe(footprints.with_declared(f"{len(found)} programs", used), "known programs")
     footprints.require_none(observe, unknown, "setuid and setgid programs that are not known", "setuid")
-
-
-def ask_owners(paths: Sequence[str]) -> str:
-    """Prints "of no package: PATH" for each path of no package. dpkg is asked once: it reads its database each time.
-
-    Where /bin is a link to /usr/bin, dpkg knows the path that the package has.
-    """
-    names = shlex.join([*paths, *(path.removeprefix("/usr") for path in paths if path.startswith("/usr/"))])
-    return (
-        f"owner=$([ ! -e /var/lib/dpkg/status ] || dpkg-query -S {names} 2>/dev/null | sed 's/.*: //')\n"
-        f"for f in {shlex.join(paths)}; do\n"
-        """if [ ! -e /var/lib/dpkg/status ]; then
-owner=; { rpm -qf "$f" || rpm -qf "${f#/usr}"; } >/dev/null 2>&1 && owner=$f
-fi
-case "
-$owner
-" in *"
-$f
-"* | *"
-${f#/usr}
-"*) ;; *) echo "of no package: $f" ;; esac
-done"""
-    )
 
 
 @pytest.mark.tier("T0")

@@ -10,6 +10,7 @@ dpkg 1.21 and rpm 4.18 (2026-11-25).
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -215,3 +216,29 @@ def require_readable(host: Any, family: str) -> None:
     said = trouble(host, family)
     if said:
         unproven(f"{said} ({CHECK})")
+
+
+OF_NO_PACKAGE = "of no package: "  # before each path that `ask_owners` prints
+
+
+def ask_owners(paths: Sequence[str]) -> str:
+    """Prints "of no package: PATH" for each path of no package. dpkg is asked once: it reads its database each time.
+
+    Where /bin is a link to /usr/bin, dpkg knows the path that the package has.
+    """
+    names = shlex.join([*paths, *(path.removeprefix("/usr") for path in paths if path.startswith("/usr/"))])
+    return (
+        f"owner=$([ ! -e /var/lib/dpkg/status ] || dpkg-query -S {names} 2>/dev/null | sed 's/.*: //')\n"
+        f"for f in {shlex.join(paths)}; do\n"
+        """if [ ! -e /var/lib/dpkg/status ]; then
+owner=; { rpm -qf "$f" || rpm -qf "${f#/usr}"; } >/dev/null 2>&1 && owner=$f
+fi
+case "
+$owner
+" in *"
+$f
+"* | *"
+${f#/usr}
+"*) ;; *) echo "of no package: $f" ;; esac
+done"""
+    )

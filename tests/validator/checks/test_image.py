@@ -75,7 +75,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (image.test_setuid_programs_are_packaged, SET_ID | {"*for f in /usr/bin/su *": ""}, "PASS", ""),
     (
         image.test_setuid_programs_are_packaged,
-        SET_ID | {"*for f in /usr/bin/su *": "/usr/bin/sh2\n"},
+        SET_ID | {"*for f in /usr/bin/su *": "of no package: /usr/bin/sh2\n"},
         "FAIL",
         "setuid and setgid programs of no package: /usr/bin/sh2",
     ),

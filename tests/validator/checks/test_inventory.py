@@ -15,7 +15,7 @@ from tests.validator.checks.conftest import PLAN, FakeMachine, Judge, Since
 from validator.checks import inventory
 from validator.file_account import Footprint, collect
 from validator.plan import as_plan
-from validator.probes import Declared
+from validator.probes import Declared, packages
 
 WITH_NODE = as_plan(PLAN | {"node": {"family": "ec2"}, "roles": ["cuda", "tuning"]})
 REPOSITORY = {"url": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/", "suite": "./"}
@@ -517,7 +517,7 @@ def testask_owners_setuid_programs_are_asked_of_the_package_manager(tmp_path: Pa
     if manager == "dpkg-query":
         status.touch()
     paths = ["/usr/bin/su", "/usr/bin/at", "/opt/tool", "/usr/bin/at2", "/usr/bin/my tool"]
-    command = inventory.ask_owners(paths).replace("/var/lib/dpkg/status", str(status))
+    command = packages.ask_owners(paths).replace("/var/lib/dpkg/status", str(status))
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["of no package: /usr/bin/at2", "of no package: /usr/bin/my tool"]
