@@ -25,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from gpu_ami.errors import UsageError  # noqa: E402
 from gpu_ami.report import document  # noqa: E402
 from validator.evidence import ROUND_TRIPS_FILE  # noqa: E402
 
@@ -130,7 +131,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path, help="of a proof: out/IMAGE, with report.json and evidence/")
     parser.add_argument("--commands", type=int, default=0, metavar="N", help="print the N longest commands, too")
     asked = parser.parse_args(words)
-    report = document.load(asked.folder / "report.json")
+    try:
+        report = document.load(asked.folder / "report.json")
+    except UsageError as error:
+        print(f"{error.message}: {error.hint}", file=sys.stderr)
+        return 2
     print("| stage | machine | start | s |\n|---|---|---|---|")
     for stage in report.stages:
         start = "" if stage.start is None else f"{stage.start:.0f}"

@@ -84,3 +84,8 @@ def test_a_proof_without_them_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     writer.write(a_report(a_host()), tmp_path)
     assert bench_proof.main([str(tmp_path)]) == 2
     assert f"no {ROUND_TRIPS_FILE}; prove the image again" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_proof.main([str(tmp_path)]) == 2
+    assert "report.json: no such file: `gpu-ami validate` writes it" in capsys.readouterr().err
