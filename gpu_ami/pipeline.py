@@ -131,7 +131,7 @@ def build_stage(
     with session.progress.stage(f"build {plan.image}"):
         if session.builder_note:
             session.progress.note(session.builder_note)
-        made = _build_within(plan, out, session, root, checked, layered)
+        made = _build_within(plan, out, session, root, checked, layered=layered)
         session.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
     session.region.note_use(made.ami, out)
     return made
@@ -156,6 +156,7 @@ def _build_within(
     session: Session,
     root: Path,
     checked: Mapping[str, object] | None,
+    *,
     layered: layering.Layering = layering.FROM_NOTHING,
 ) -> builds.Build:
     """The build, ended when the builder has cost what --max-cost allows (CloudError). Its cost is in the budget."""
@@ -163,7 +164,9 @@ def _build_within(
     limit, started = budget.seconds_left(builder), time.monotonic()
     asked: dict[str, Any] = {"layered": layered} | ({} if limit is None else {"max_seconds": limit})
     try:
-        return builds.build_image(plan, out, session.cloud, session.run, root, session.progress, checked, **asked)
+        return builds.build_image(
+            plan, out, session.cloud, session.run, root, progress=session.progress, source_check=checked, **asked
+        )
     except BuildError as error:
         if limit is None or time.monotonic() - started < limit:
             raise
@@ -340,7 +343,7 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, decided: P
     look = functools.partial(host_proof.check, proof, files.path) if files.path else None
     types = decided.instance_types
     with session.progress.stage(f"prove {ami} on {', '.join(types)}"):
-        return image_proof.prove_image(proof, session.cloud, session.run, ami, types, look, files.reason)
+        return image_proof.prove_image(proof, session.cloud, session.run, ami, types, files=look, no_files=files.reason)
 
 
 def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> document.Report:
@@ -374,7 +377,9 @@ def observe_stage(ami: str, session: Session, instance_types: Sequence[str] = ()
     if disk and disk.is_file() and not boot:
         with session.progress.stage(f"read the files of {ami}"):
             return observe.read_files(disk).named(ami)
-    return observed_machine.observe(ami, image, session.cloud, session.run, session.progress, instance_types)
+    return observed_machine.observe(
+        ami, image, session.cloud, session.run, session.progress, instance_types=instance_types
+    )
 
 
 def prove_observed(
@@ -383,6 +388,7 @@ def prove_observed(
     opened: AbstractContextManager[Session],
     asked: ProofOptions,
     certifying: CertificateOptions,
+    *,
     write_plan: Callable[[Observation], Plan],
 ) -> tuple[document.Report, certificate.Certificate]:
     """An AMI that others built → observation, proof and certificate, all `as found`.
@@ -448,6 +454,7 @@ def prove(
     out: Path,
     opened: AbstractContextManager[Session],
     asked: ProofOptions,
+    *,
     building: BuildOptions,
     certifying: CertificateOptions,
 ) -> tuple[document.Report, certificate.Certificate]:
@@ -476,6 +483,7 @@ def certify_stage(
     signers: Sequence[Signer] = (),
     cloud: Cloud | None = None,
     comparison: comparisons.Comparison | None = None,
+    *,
     origin: certificate.ReportOrigin | None = None,
 ) -> certificate.Certificate:
     """report.json → certificate.json and certificate.md (for a PASS); bom.cdx.json, report.html, summary.md.

@@ -56,7 +56,6 @@ class Daemon:
     """The region's parts; `run` returns when the region ends."""
 
     def __init__(self, settings: Settings) -> None:
-        pass
         from localregion.images import ImageStore, SpareDisks
 
         self.layout = Layout(Path(settings.home))
@@ -84,7 +83,7 @@ class Daemon:
         self._api = self._make_server()
         self.machines = self._make_machines()
         self.reconciler = reconcile.Reconciler(
-            self.ec2, self.machines, self.images, workers.submit, self.wake, self.progress,
+            self.ec2, self.machines, self.images, workers.submit, self.wake, progress=self.progress,
             delays=self.decisions.conditions.delays, launch_failure=self.decisions.launch_failure,
         )  # fmt: skip
 
@@ -176,7 +175,7 @@ class Daemon:
         known = eks.identities(self.ec2, {state.CALLER: state.CALLER})
         reach = eks.Reach(f"http://127.0.0.1:{self._api.port}", CLUSTER_ADDRESS, self.layout.cluster_port)
         folder, region = self.layout.clusters, self.ec2.backend.region_name
-        return eks.Eks(self.layout.home, folder, region, reach, known, self.progress.note)
+        return eks.Eks(self.layout.home, folder, region, reach, known, note=self.progress.note)
 
     def _loop(self) -> None:
         while not self.stop.is_set():

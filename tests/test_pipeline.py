@@ -78,8 +78,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[Any]:
     """What the build keeps of the sources."""
     kept: list[Any] = []
 
-    def build(*arguments: Any, **_: Any) -> image.Build:
-        kept.append(arguments[-1])
+    def build(*_: Any, source_check: Any, **__: Any) -> image.Build:
+        kept.append(source_check)
         return image.Build("ami-2", (), plan.digest, "sha256:0", "aws", "eu-central-1", "r-1", "2026-01-01T00:00:00Z")
 
     monkeypatch.setattr(image, "build_image", build)
@@ -290,9 +290,11 @@ def test_what_cannot_be_proven_is_refused_before_anything_is_built(
     monkeypatch.setattr(pipeline, "_proof_of", lambda *_: pytest.fail("proven"))
     options = ProofOptions(**asked)
     file = RECIPE.with_name(f"{recipe}.yml")
-    stages = (pipeline.BuildOptions(), pipeline.CertificateOptions())
+    building, certifying = pipeline.BuildOptions(), pipeline.CertificateOptions()
     with pytest.raises(UsageError, match=re.escape(told)) as caught:
-        pipeline.prove(file, [], tmp_path, contextlib.nullcontext(opened), options, *stages)
+        pipeline.prove(
+            file, [], tmp_path, contextlib.nullcontext(opened), options, building=building, certifying=certifying
+        )
     assert caught.value.exit_code == 2
     with pytest.raises(UsageError, match=re.escape(told)):
         pipeline.decide(Plan.load(tmp_path / PLAN_FILE), options, opened)

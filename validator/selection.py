@@ -196,14 +196,16 @@ def describe(item: pytest.Item) -> CheckRecord:
     name = getattr(item, "originalname", None) or item.name
     function = getattr(item, "function", None)
     after = item.config.getoption("after") or ""
-    described = _described(item.path, item.parent, name, function.__doc__ if function else "", tier_of(item), after)
+    described = _described(
+        item.path, item.parent, name, function.__doc__ if function else "", tier_of(item), after=after
+    )
     return described.changed(
         {"needs": needs_of(item), "id": f"{described.id}{host_parameters(item)}{f'@{after}' if after else ''}"}
     )
 
 
 @functools.lru_cache(maxsize=256)
-def _described(path: Path, parent: Any, name: str, text: str | None, tier: str, after: str) -> CheckRecord:
+def _described(path: Path, parent: Any, name: str, text: str | None, tier: str, *, after: str) -> CheckRecord:
     """The record of a function's items, with an id that lacks their parameters. text: the function's docstring."""
     role = path.stem
     promise = (text or name.removeprefix("test_").replace("_", " ")).strip().split("\n")[0]

@@ -122,7 +122,7 @@ class LaunchedBuilder:
                 f"Packer's manifest does not name the image: {data!r}", hint="is packer/launched complete?"
             ) from error
         left = max(60.0, self.seconds_left())
-        return amis.create(self.cloud, instance_id, name, tags, self.run.expiry(), left)
+        return amis.create(self.cloud, instance_id, name, tags, self.run.expiry(), timeout=left)
 
 
 SANDBOX_TAGS = {"gpu-ami:machine": "sandbox"}  # localregion/machines/factory.py

@@ -126,6 +126,7 @@ def build_image(  # noqa: PLR0913
     cloud: Cloud,
     run: runs.Run,
     root: Path,
+    *,
     progress: Progress,
     source_check: Mapping[str, object] | None = None,
     max_seconds: float = packer.BUILD_SECONDS,

@@ -239,7 +239,7 @@ def prepare(builder: Builder, layering: Layering, stack: Sequence[Layer], source
     images = existing(builder.cloud, stack) if use_existing else {}
     if layering.mode == ALL:
         for index in range(deepest(stack, images) + 1, len(stack) - 1):
-            images[stack[index].digest] = _make_once(builder, stack, index, images, source_ami, layering)
+            images[stack[index].digest] = _make_once(builder, stack, index, images, source_ami, layering=layering)
     return images
 
 
@@ -340,6 +340,7 @@ def _make_once(
     index: int,
     images: Images,
     source_ami: Mapping[str, str],
+    *,
     layering: Layering,
 ) -> amis.LayerImage:
     """The image of a layer: made, or another build's that was making it at the same time on this machine."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 2.0
 
 
-def create(cloud: Cloud, instance_id: str, name: str, tags: Mapping[str, str], expires: str, timeout: float) -> str:
+def create(cloud: Cloud, instance_id: str, name: str, tags: Mapping[str, str], expires: str, *, timeout: float) -> str:
     """Id of a complete AMI of the instance, which EC2 shuts down for it, so that its files are all on the disk.
 
     tags: of AMI and snapshots. Until the AMI is complete it has the expiry `expires` (RFC 3339), by which `sweep`

@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     before = options.image_before(args, cloud)
     origin = options.report_origin(args, report, out, signers)
     report = pipeline.scan_stage(report, out, scans, args.waivers, origin)
-    certificate = pipeline.certify_stage(report, out, signers, cloud, options.comparison(before, out), origin)
+    certificate = pipeline.certify_stage(report, out, signers, cloud, options.comparison(before, out), origin=origin)
     refusal = (origin.refused or certificates.refusal(report)) if report.exit_code == 0 else ""
     text = writer.summary_text(report, certificate, out)
     if refusal:

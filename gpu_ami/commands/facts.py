@@ -110,7 +110,7 @@ def _add(args: argparse.Namespace) -> Outcome:
     folder = args.site or Path("site")
     site = folder / "facts"
     facts = load_facts(site=site) if site.is_dir() else load_facts()
-    path = add_row(facts, component, version, folder, values, datetime.date.today().isoformat())
+    path = add_row(facts, component, version, folder, values, today=datetime.date.today().isoformat())
     known = released(facts, component, version) or "the lists of releases do not have it: check its source"
     text = f"{path}: {component} {version} added, unverified; {known}. Review what it takes from its neighbour"
     return Outcome(text, {"table": str(path), "component": component, "version": version})

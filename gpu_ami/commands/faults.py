@@ -181,7 +181,7 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
                 plan.document["os"]["ssh_user"],
                 planned_proof.progress,
                 threading.Event(),
-                planned_proof.units(),
+                units=planned_proof.units(),
             )
             booted = boot.follow(instance, kind)
         target = Target(
@@ -216,7 +216,7 @@ def _try_on_machines(
         tried: set[str] = set()
         try:
             with fresh() as session:
-                _try(session, left, proofs, record, path, tried, together=args.together)
+                _try(session, left, proofs, record, path, tried=tried, together=args.together)
             return
         except NotRestoredError as error:
             left, proofs = [fault for fault in left if fault.id not in tried], 1
@@ -232,8 +232,8 @@ def _try(
     proofs: int,
     record: Record,
     path: Path,
-    tried: set[str],
     *,
+    tried: set[str],
     together: bool,
 ) -> None:
     from gpu_ami.errors import MachineError, counted

@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if not origin.unsigned:
             pipeline.sign_report(report, args.out)
         compared = options.comparison(before, args.out)
-        certificate = pipeline.certify_stage(report, args.out, signers, cloud, compared, origin)
+        certificate = pipeline.certify_stage(report, args.out, signers, cloud, compared, origin=origin)
     text = writer.summary_text(report, certificate, args.out)
     if origin.unsigned and certificates.level_of(report) == certificates.CERTIFIED:
         text = f"{text}\nrehearsed, not certified: {origin.unsigned}"

@@ -109,7 +109,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         decided = pipeline.propose(recipe, overrides, opened, asked, building)
         return Outcome(decided.text(), decided.to_json())
     out_lock.hold(out)
-    report, certificate = pipeline.prove(recipe, overrides, out, opened, asked, building, certifying)
+    report, certificate = pipeline.prove(
+        recipe, overrides, out, opened, asked, building=building, certifying=certifying
+    )
     return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
 
 
@@ -150,5 +152,5 @@ def _prove_observed(args: argparse.Namespace, progress: Progress) -> Outcome:
         return Plan.load(out / PLAN_FILE)
 
     opened = pipeline.open_session(request, progress)
-    report, certificate = pipeline.prove_observed(args.ami, out, opened, asked, certifying, write_plan)
+    report, certificate = pipeline.prove_observed(args.ami, out, opened, asked, certifying, write_plan=write_plan)
     return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)

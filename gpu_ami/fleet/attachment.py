@@ -124,7 +124,7 @@ class Attachment:
             def update(done: int, total: int) -> None:
                 self.progress.update(document, step=done, total=total)
 
-            done = run_command.run(self.cloud, chosen, document, parameters, self.limits, update)
+            done = run_command.run(self.cloud, chosen, document, parameters, self.limits, on_update=update)
         failed = {name: outcome for name, outcome in done.items() if outcome.status != run_command.SUCCESS}
         self.outcomes |= {
             name: Outcome(each.status, f"{stage}: {each.text}", each.code) for name, each in failed.items()

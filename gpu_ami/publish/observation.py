@@ -51,7 +51,7 @@ def observe(cloud: Cloud, release: Release, policy: ReleasePolicy, where: Region
     encrypted_with = sorted({arn for _, arn in described.values() if arn})
     _compare_key(image, encrypted_with, key, region)
     in_place = [sharing.read_key(cloud, arn) for arn in encrypted_with] if policy.is_shared else []
-    _check_sharing(policy, release, region, in_place, key, image)
+    _check_sharing(policy, release, region, in_place, key, image=image)
     shared = _shared(cloud, image) if image else frozenset()
     if policy.public and sharing.PUBLIC not in shared and (blocked := sharing.public_access(cloud)):
         raise CloudError(blocked, hint=sharing.NOT_PUBLIC)
@@ -98,7 +98,13 @@ def _compare_key(image: Image | None, encrypted_with: Sequence[str], key: Key | 
 
 
 def _check_sharing(
-    policy: ReleasePolicy, release: Release, region: str, in_place: Sequence[Key], key: Key | None, image: Image | None
+    policy: ReleasePolicy,
+    release: Release,
+    region: str,
+    in_place: Sequence[Key],
+    key: Key | None,
+    *,
+    image: Image | None,
 ) -> None:
     """CloudError: the image, or the copy that would be made, cannot be shared as the policy says."""
     keys = in_place if image else [key] if key else []

@@ -140,13 +140,11 @@ def _mistakes(document: Any) -> Iterator[Mistake]:
     images = document.get(IMAGES)
     for name, own in images.items() if isinstance(images, dict) else ():
         if isinstance(own, dict):
-            yield from _image_mistakes(document, str(name), own, common)
+            yield from _image_mistakes(document, str(name), common)
     yield from _prefix_mistakes(document)
 
 
-def _image_mistakes(
-    document: dict[str, Any], name: str, own: dict[str, Any], common: list[Mistake]
-) -> Iterator[Mistake]:
+def _image_mistakes(document: dict[str, Any], name: str, common: list[Mistake]) -> Iterator[Mistake]:
     """What is wrong with the keys of one image together, and is not wrong without them."""
     merged = _merged(document, name)
     known = {(mistake.path, mistake.message) for mistake in (*common, *_GRAMMAR.missing(document))}

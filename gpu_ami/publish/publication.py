@@ -58,7 +58,7 @@ def publish(place: Place, request: Request, progress: Progress) -> Record:
     with progress.stage(f"look at {len(request.policy.regions)} regions"):
         for number, where in enumerate(request.policy.regions, 1):
             progress.update(where.region, step=number, total=len(request.policy.regions))
-            work.append(_look(place, release, request.policy, where, now, progress))
+            work.append(_look(place, release, request.policy, where, now, progress=progress))
     record = Record("publish", image, request.policy_sha256, [one.record for one in work], file)
     if file is not None and not _is_up_to_date(record, file):
         record.resume()
@@ -75,7 +75,7 @@ def _is_up_to_date(record: Record, file: Path) -> bool:
 
 
 def _look(
-    place: Place, release: Release, policy: ReleasePolicy, where: RegionPolicy, now: datetime, progress: Progress
+    place: Place, release: Release, policy: ReleasePolicy, where: RegionPolicy, now: datetime, *, progress: Progress
 ) -> Work:
     """A region's steps; the error where it could not be looked at, or contradicts the policy."""
     record = RegionRecord(where.region)

@@ -161,11 +161,17 @@ class _Layers:
             where = located(origin, lines, mistake.path)
             self.mistakes.append(f"{where}: {mistake.path}: {'unknown key' if role else mistake.message}{role}")
         if isinstance(document, dict):
-            _merge(self.values, document, "", origin, self.origins, {mistake.path for mistake in mistakes})
+            _merge(self.values, document, "", origin, self.origins, bad={mistake.path for mistake in mistakes})
 
 
 def _merge(
-    into: dict[str, object], layer: Mapping[str, object], path: str, origin: str, origins: dict[str, str], bad: set[str]
+    into: dict[str, object],
+    layer: Mapping[str, object],
+    path: str,
+    origin: str,
+    origins: dict[str, str],
+    *,
+    bad: set[str],
 ) -> None:
     for key, value in layer.items():
         below = key_path(path, key)
@@ -175,7 +181,7 @@ def _merge(
         elif isinstance(value, dict):
             nested = into.setdefault(key, {})
             if isinstance(nested, dict):
-                _merge(nested, value, below, origin, origins, bad)
+                _merge(nested, value, below, origin, origins, bad=bad)
         else:
             into[key] = value
             origins[below] = origin
@@ -193,11 +199,11 @@ def read_recipe(path: Path, facts: Facts, overrides: Sequence[str] = (), variabl
     image = read_yaml(path)
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     with judged(facts):
-        return layered(path, image, sha256, facts, overrides, variables)
+        return layered(path, image, sha256, facts, overrides, variables=variables)
 
 
 def layered(
-    path: Path, image: Any, sha256: str, facts: Facts, overrides: Sequence[str] = (), variables: Path = VARIABLES
+    path: Path, image: Any, sha256: str, facts: Facts, overrides: Sequence[str] = (), *, variables: Path = VARIABLES
 ) -> Recipe:
     """A recipe's document and what lies below it."""
     site = site_folder(path)

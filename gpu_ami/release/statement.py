@@ -232,17 +232,19 @@ def of_folder(
         raise UsageError(f"{folder}: there is no certificate to sign", hint=f"the report is {report.verdict}")
     image = certificate.image
     names = {CERTIFICATE_FILE, REPORT_FILE, *shown_files(folder)}
-    return _statement_of(folder, report, names, image.ami, image.region, tuple(sorted(snapshots)), image.name)
+    return _statement_of(
+        folder, report, names, image.ami, image.region, snapshots=tuple(sorted(snapshots)), recipe=image.name
+    )
 
 
 def of_report(folder: Path, report: Report, names: Iterable[str]) -> Statement:
     """The statement of the job that made a report, over its files in a folder. UsageError: a file is not there."""
     name = str(report.plan.get("image", ""))
-    return _statement_of(folder, report, set(names), report.image, report.region, (), name)
+    return _statement_of(folder, report, set(names), report.image, report.region, snapshots=(), recipe=name)
 
 
 def _statement_of(
-    folder: Path, report: Report, names: set[str], ami: str, region: str, snapshots: tuple[str, ...], recipe: str
+    folder: Path, report: Report, names: set[str], ami: str, region: str, *, snapshots: tuple[str, ...], recipe: str
 ) -> Statement:
     checks = {check.id: check for host in report.hosts for check in host.checks}
     waived = {check.id for host in report.hosts for check in host.checks if check.waived}

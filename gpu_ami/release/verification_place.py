@@ -45,7 +45,7 @@ def compare_with_original(
         following = None if missing else Cloud(replace(cloud.place, region=origin[1])).image(origin[0])
         if following is None:
             missing = missing or f"{' in '.join(origin)}, its origin, is not shown to this account"
-            _by_record(verified, last, links, missing, findings, owner)
+            _by_record(verified, last, links, missing, findings, owner=owner)
             break
         links.append(origin)
         last = following
@@ -69,7 +69,13 @@ def _why_no_further(image: ImageTypeDef, links: list[tuple[str, str]], origin: t
 
 
 def _by_record(
-    verified: Verified, image: ImageTypeDef, links: list[tuple[str, str]], missing: str, findings: Findings, owner: str
+    verified: Verified,
+    image: ImageTypeDef,
+    links: list[tuple[str, str]],
+    missing: str,
+    findings: Findings,
+    *,
+    owner: str,
 ) -> None:
     """The chain ends at `image` without EC2: the publication record must name it, and its owner be the publisher."""
     certified, (ami, region) = verified.certificate.image, links[-1]

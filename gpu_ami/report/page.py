@@ -130,7 +130,7 @@ def _bar(stage: Stage, total: float) -> Bar:
     kind = f"{_kind(stage)}{' FAIL' if stage.outcome == 'failed' else ''}"
     name = " ".join(stage.stage.replace(stage.machine, "").split()) if stage.machine else stage.stage
     name = f"✗ {name}" if stage.outcome == "failed" else name
-    return bar(name, _label(stage), stage.start or 0.0, _end(stage), total, kind)
+    return bar(name, _label(stage), stage.start or 0.0, _end(stage), total, kind=kind)
 
 
 def _ticks(total: float) -> list[Tick]:
@@ -169,7 +169,7 @@ def stage_bars(report: Report) -> list[Bar]:
         failed = stage.outcome == "failed"
         label = f"{'failed after ' if failed else ''}{templating.seconds(stage.seconds)}"
         kind = f"in{min(stage.level, 3)}{' FAIL' if failed else ''}"
-        bars.append(bar(stage.stage, label, stage.start or 0.0, _end(stage), total, kind))
+        bars.append(bar(stage.stage, label, stage.start or 0.0, _end(stage), total, kind=kind))
     return bars
 
 

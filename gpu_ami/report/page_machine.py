@@ -34,7 +34,7 @@ class Bar:
     kind: str = ""
 
 
-def bar(name: str, label: str, start: float, end: float, total: float, kind: str = "") -> Bar:
+def bar(name: str, label: str, start: float, end: float, total: float, *, kind: str = "") -> Bar:
     """From `start` to `end` of `total` (seconds)."""
     scale = 100 / total if total > 0 else 0
     return Bar(name, label, f"{start * scale:.2f}%", f"{max(0.0, end - start) * scale:.2f}%", kind)
@@ -239,7 +239,7 @@ def _runs(series: MetricSeries) -> Iterator[list[_Dot]]:
 
 
 def sparkline(
-    machine: str, metric: str, entries: Sequence[MetricSeries], first: float, last: float, noun: str = "GPU"
+    machine: str, metric: str, entries: Sequence[MetricSeries], first: float, last: float, *, noun: str = "GPU"
 ) -> Sparkline:
     """The curves of one measurement between two times, a path for each series. noun: what each series is of."""
     runs = [run for series in entries for run in _runs(series)]

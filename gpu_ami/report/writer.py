@@ -32,11 +32,6 @@ from gpu_ami.report.certificate import Certificate, as_found_lines, carried_line
 from gpu_ami.report.document import HostReport, Report, counts
 from validator import waivers
 
-if TYPE_CHECKING:
-    from gpu_ami.report.certificate import Certificate
-    from gpu_ami.report.document import HostReport, Report
-
-
 JUNIT_FILE = "junit.xml"
 SIGNATURE_FILE = "report.dsse.json"  # gpu_ami.release.report_signature
 

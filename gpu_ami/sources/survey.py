@@ -134,11 +134,11 @@ def survey(
         items = [item for item in items if not (isinstance(item, Unasked) and _is_of_kernel(item, kernel))]
     for item in items:
         if isinstance(item, PlannedFile):
-            tasks.append(_task(_ask_file, item, client, item.url, item.version, deadline_s))
+            tasks.append(_task(_ask_file, item, client, item.url, item.version, seconds=deadline_s))
         elif isinstance(item, PlannedDownload):
-            tasks.append(_task(_ask_download, item, client, item.url, item.version, deadline_s))
+            tasks.append(_task(_ask_download, item, client, item.url, item.version, seconds=deadline_s))
         elif isinstance(item, PlannedTag):
-            tasks.append(_task(_ask_tag, item, client, item.url, item.tag, deadline_s))
+            tasks.append(_task(_ask_tag, item, client, item.url, item.tag, seconds=deadline_s))
     if resolve_ami:
         tasks.append(_ami_task(document, resolve_ami, deadline_s))
     results = _run(tasks, deadline_s)
@@ -197,7 +197,7 @@ def _unasked(item: Unasked) -> Finding:
 
 
 def _task(
-    ask: Callable[[Any, Client], _Result], item: Any, client: Client, url: str, planned_version: str, seconds: float
+    ask: Callable[[Any, Client], _Result], item: Any, client: Client, url: str, planned_version: str, *, seconds: float
 ) -> _Task:
     def work() -> _Result:
         try:
@@ -253,7 +253,7 @@ def _repository_task(
             read = read_index(client, repository, key)
         except SourceError as error:
             return _unread(asked, error, "index")
-        return _Result([_find(name, version, item, read, key, pins) for item in asked for name, version in
+        return _Result([_find(name, version, item, read, key, pins=pins) for item in asked for name, version in
                         item.packages.items()], _index(read))  # fmt: skip
 
     return _Task(work, [_late(item.component, repository.url, "", seconds) for item in asked])
@@ -279,7 +279,7 @@ def _index(read: ReadRepository) -> ReadIndex:
 
 
 def _find(
-    name: str, version: str, item: PlannedPackages, read: ReadRepository, key: Key, pins: Mapping[str, str]
+    name: str, version: str, item: PlannedPackages, read: ReadRepository, key: Key, *, pins: Mapping[str, str]
 ) -> Finding:
     index = read.index
     package = index.find(name, version)

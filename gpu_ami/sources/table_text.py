@@ -76,7 +76,7 @@ def set_key(text: str, path: Sequence[str], key: str, value: str) -> str | None:
     return "".join([*lines[:at], row, *lines[stop:]])
 
 
-def set_value(text: str, release: str, key: str, old: str, new: str, why: str) -> str | None:
+def set_value(text: str, release: str, key: str, old: str, new: str, *, why: str) -> str | None:
     """A value of a release's row, with the reason behind it as a comment. None: the table has no such value."""
     number = re.escape(release)
     row = re.search(rf"""^  ["']?{number}["']?:.*\n(?:    .*\n)*""", text, re.MULTILINE)

@@ -52,7 +52,7 @@ def parser_silent(measured: Measured, target: Target) -> dict[str, Any]:
     this alarm and that of the silent neuron-monitor are raised together.
     """
     [alarm] = [one for one in alarms.of_kind(alarms.INSTANCE) if one.name == "event-parser-silent"]
-    heartbeat = _stat("heartbeat", EVENTS_NAMESPACE, "Heartbeat", "Sum", 60, target) | {"ReturnData": True}
+    heartbeat = _stat("heartbeat", EVENTS_NAMESPACE, "Heartbeat", "Sum", 60, target=target) | {"ReturnData": True}
     compared = _less(1, [heartbeat]) | {"EvaluationPeriods": 5, "TreatMissingData": "breaching"}
     return _resource(alarm, compared, measured, target)
 
@@ -99,8 +99,8 @@ def _resource(alarm: alarms.Alarm, compared: dict[str, Any], measured: Measured,
 
 def _compared(measured: Measured, target: Target) -> dict[str, dict[str, Any]]:
     """Name of each alarm → what is compared."""
-    heartbeat = _stat("heartbeat", EVENTS_NAMESPACE, "Heartbeat", "Sum", measured.period, target)
-    samples = _stat("samples", measured.namespace, measured.witness, "SampleCount", measured.period, target)
+    heartbeat = _stat("heartbeat", EVENTS_NAMESPACE, "Heartbeat", "Sum", measured.period, target=target)
+    samples = _stat("samples", measured.namespace, measured.witness, "SampleCount", measured.period, target=target)
     both = [heartbeat, samples]
     made = {
         "agent-silent": _silent("heartbeat + samples", both, missing="breaching"),
@@ -125,7 +125,7 @@ def _silent(expression: str, metrics: list[dict[str, Any]], *, missing: str) -> 
 def _short(measured: Measured, target: Target) -> dict[str, Any]:
     """Fewer samples than the GPUs of the type send; no sample at all is another alarm."""
     window = sample_window(measured.interval_s)
-    samples = _stat("samples", measured.namespace, measured.witness, "SampleCount", window.period, target)
+    samples = _stat("samples", measured.namespace, measured.witness, "SampleCount", window.period, target=target)
     return _less(target.fewest_samples, [samples | {"ReturnData": True}]) | {
         "EvaluationPeriods": window.periods, "DatapointsToAlarm": window.to_alarm, "TreatMissingData": "notBreaching",
     }  # fmt: skip
@@ -133,7 +133,7 @@ def _short(measured: Measured, target: Target) -> dict[str, Any]:
 
 def _behind(target: Target) -> dict[str, Any]:
     metrics = [
-        _stat(name, EVENTS_NAMESPACE, metric, statistic, 300, target)
+        _stat(name, EVENTS_NAMESPACE, metric, statistic, 300, target=target)
         for name, metric, statistic in (
             ("lag", "LagSeconds", "Maximum"), ("lost", "RecordsLost", "Sum"), ("dropped", "EventsDropped", "Sum"),
         )
@@ -144,14 +144,14 @@ def _behind(target: Target) -> dict[str, Any]:
 
 def _after_boot(expression: str, target: Target, **named: str) -> dict[str, Any]:
     """The parser asks once after each boot: until the next boot the last answer holds. named: id → metric."""
-    metrics = [_stat(name, EVENTS_NAMESPACE, metric, "Maximum", 300, target) for name, metric in named.items()]
+    metrics = [_stat(name, EVENTS_NAMESPACE, metric, "Maximum", 300, target=target) for name, metric in named.items()]
     return _more(_expression(expression, *metrics)) | {"EvaluationPeriods": 1, "TreatMissingData": "ignore"}
 
 
 def _throttled(measured: Measured, target: Target) -> dict[str, Any]:
     """All GPUs busy, and the slowest at half of its clock: an idle GPU lowers its clock, which is no fault."""
     metrics = [
-        _stat(name, measured.namespace, PREFIX + metric, "Minimum", 300, target)
+        _stat(name, measured.namespace, PREFIX + metric, "Minimum", 300, target=target)
         for name, metric in (("busy", "utilization_gpu"), ("clock", "clocks_current_sm"))
     ]
     condition = f"IF(busy >= {_BUSY} AND clock <= ${{Half}}, 1, 0)"
@@ -159,7 +159,7 @@ def _throttled(measured: Measured, target: Target) -> dict[str, Any]:
     return _more(expression) | {"EvaluationPeriods": 3, "TreatMissingData": "notBreaching"}
 
 
-def _stat(name: str, namespace: str, metric: str, statistic: str, period: int, target: Target) -> dict[str, Any]:
+def _stat(name: str, namespace: str, metric: str, statistic: str, period: int, *, target: Target) -> dict[str, Any]:
     dimensions = [{"Name": "InstanceId", "Value": target.instance_id}]
     of = {"Namespace": namespace, "MetricName": metric, "Dimensions": dimensions}
     return {"Id": name, "ReturnData": False, "MetricStat": {"Metric": of, "Period": period, "Stat": statistic}}

@@ -118,7 +118,7 @@ def read(cloudwatch: CloudWatch, devices: Devices, hours: float, period: int = 6
             by_instance.setdefault(_dimension(one, devices.instance), []).append(one)
     ids = sorted({*by_instance, *read_events.instances()})
     instances = [
-        _instance(name, devices, by_instance.get(name, ()), points, period, read_events.parser(name, end))
+        _instance(name, devices, by_instance.get(name, ()), points, period, parser=read_events.parser(name, end))
         for name in ids
     ]
     return Readings(
@@ -133,7 +133,7 @@ def _dimension(series: Series, name: str) -> str:
 
 def _instance(
     name: str, devices: Devices, series: Sequence[Series], points: Mapping[Series, Sequence[Point]], period: int,
-    parser: Parser | None,
+    *, parser: Parser | None,
 ) -> Instance:  # fmt: skip
     instance_type = next((_dimension(one, devices.instance_type) for one in series), "")
     drawn = [
@@ -307,7 +307,12 @@ def _sparklines(
     title, noun = readings.devices.title, "line" if readings.devices.is_neuron else "GPU"
     drawn = (
         page_machine.sparkline(
-            name, title(metric), [one for one in series if one.metric == metric], readings.start, readings.end, noun
+            name,
+            title(metric),
+            [one for one in series if one.metric == metric],
+            readings.start,
+            readings.end,
+            noun=noun,
         )
         for metric in shown
     )

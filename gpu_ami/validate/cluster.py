@@ -108,7 +108,9 @@ class Joining:
         if not after:
             host.report = host.report.with_facts(cluster=facts)
         stage = f"check {host.report.instance_type} {self.service.stage}"
-        machine_group.check_all(proof, host, target, names, self.proven.cloud, "join", file, stage, after)
+        machine_group.check_all(
+            proof, host, target, names, self.proven.cloud, what="join", file=file, stage=stage, after=after
+        )
 
     def leave(self, instance_ids: Sequence[str]) -> None:
         """Takes the machines out of the cluster, before they are terminated."""

@@ -82,7 +82,7 @@ def _reboot_host(proof: Proof, host: HostRecord, target: Target) -> None:
                 target.instance_type,
                 proof.options.boot_seconds,
                 proof.progress.note,
-                proof.units(),
+                units=proof.units(),
             )
     except MachineError as error:
         host.report = host.report.with_checks(restarts.not_back(restarts.REBOOT, error))

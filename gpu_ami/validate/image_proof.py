@@ -44,6 +44,7 @@ def prove_image(
     run: runs.Run,
     ami: str,
     instance_types: Sequence[str],
+    *,
     files: Callable[[], HostReport] | None = None,
     no_files: str = "",
 ) -> Report:
@@ -115,7 +116,9 @@ class _Launcher:
     def boot(self) -> Boot:
         assert self.proof.plan  # an image is launched for a plan
         user = self.proof.plan["os"]["ssh_user"]
-        return Boot(self.cloud, self.run, user, self.proof.progress, self.proof.options.cancelled, self.proof.units())
+        return Boot(
+            self.cloud, self.run, user, self.proof.progress, self.proof.options.cancelled, units=self.proof.units()
+        )
 
     def launched(self, host: HostRecord, placement_group: str = "") -> AbstractContextManager[list[str]]:
         """Ids of the proof's instances, terminated with the block; what cannot be is named in the host's report."""
@@ -242,7 +245,7 @@ def _prove_host(
     finally:
         _keep_console(proof, boot.cloud, host)
     if peers and (peers.instance_ids or joining):
-        _prove_together(proof, boot, host, machine, peers, joining)
+        _prove_together(proof, boot, host, machine, peers, joining=joining)
     try:
         _prove_restarts(proof, boot, host, machine, joining)
     except GpuAmiError as error:
@@ -255,6 +258,7 @@ def _prove_together(
     host: HostRecord,
     machine: Machine | None,
     peers: machine_group.Peers,
+    *,
     joining: cluster.Joining | None,
 ) -> None:
     """The checks of nodes and of all machines, after those that need the first one untouched; then the others end."""
@@ -264,7 +268,9 @@ def _prove_together(
             if joining:
                 joining.check(proof, host, _target(machine), machines)
             if peers.instance_ids:
-                machine_group.check(proof, host, _target(machine), machines, boot.cloud, boot.run.folder / "nodes.json")
+                machine_group.check(
+                    proof, host, _target(machine), machines, boot.cloud, file=boot.run.folder / "nodes.json"
+                )
     except GpuAmiError as error:
         record_error(host, error)
     finally:

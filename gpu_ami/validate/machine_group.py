@@ -180,7 +180,7 @@ def keep_consoles(proof: Proof, host: HostRecord, cloud: Cloud, instance_ids: Se
 
 
 def check(
-    proof: Proof, host: HostRecord, target: Target, machines: Sequence[Machine], cloud: Cloud, file: Path
+    proof: Proof, host: HostRecord, target: Target, machines: Sequence[Machine], cloud: Cloud, *, file: Path
 ) -> None:
     """The checks of tier T4 on all machines, in the first one's report. file: for the list of the machines.
 
@@ -190,7 +190,7 @@ def check(
     names = [machine.instance_id for machine in machines]
     host.report = host.report.with_facts(nodes={"count": len(names), "instances": names})
     stage = f"check {len(machines)} nodes of {host.report.instance_type}"
-    check_all(proof, host, target, names, cloud, _NODES, file, stage)
+    check_all(proof, host, target, names, cloud, what=_NODES, file=file, stage=stage)
 
 
 def check_all(  # noqa: PLR0913
@@ -199,6 +199,7 @@ def check_all(  # noqa: PLR0913
     target: Target,
     names: Sequence[str],
     cloud: Cloud,
+    *,
     what: str,
     file: Path,
     stage: str,

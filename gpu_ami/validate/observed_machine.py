@@ -31,7 +31,13 @@ def login_user(image: ImageTypeDef) -> str:
 
 
 def observe(
-    ami: str, image: ImageTypeDef, cloud: Cloud, run: runs.Run, progress: Progress, instance_types: Sequence[str] = ()
+    ami: str,
+    image: ImageTypeDef,
+    cloud: Cloud,
+    run: runs.Run,
+    progress: Progress,
+    *,
+    instance_types: Sequence[str] = (),
 ) -> observing.Observation:
     """Boots it once, waits for the end of the boot, reads it, and terminates it. CloudError, MachineError."""
     require_interface(cloud.place.login.ssh_interface)

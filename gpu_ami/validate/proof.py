@@ -224,13 +224,14 @@ class Proof:
         options: Sequence[str],
         on_start: Callable[[Popen[bytes]], object] | None = None,
         after: str = "",
+        *,
         more_seconds: float = 0.0,
     ) -> HostResults:
         """A validator process with these options, its files in `folder`. ChecksIncomplete, MachineError."""
         checks = [*site_checks(self.plan, self.plan_file), *self.options.checks]
         if self.options.join is not None:
             options = [BUSY, *options]
-        command = validator_process.command_line(target, folder, self.plan_file, self.place, options, checks)
+        command = validator_process.command_line(target, folder, self.plan_file, self.place, options, checks=checks)
         environment = validator_process.environment(self.place)
         output = CheckOutput()
 
@@ -240,7 +241,9 @@ class Proof:
 
         default, own = deadlines("").arrival_seconds, deadlines(target.instance_type, self.place).arrival_seconds
         more = more_seconds + max(0.0, own - default)
-        results = validator_process.run_checks(command, environment, target, folder, on_start, read, more)
+        results = validator_process.run_checks(
+            command, environment, target, folder, on_start, on_line=read, more_seconds=more
+        )
         self._note_counts(results, target, after)
         return results
 
@@ -342,7 +345,7 @@ def _left_out(proof: Proof, reports: Sequence[HostReport]) -> tuple[LeftOut, ...
 
 
 def assemble(
-    proof: Proof, run: runs.Run, ami: str, reports: Sequence[HostReport], incomplete: str = "", no_files: str = ""
+    proof: Proof, run: runs.Run, ami: str, reports: Sequence[HostReport], incomplete: str = "", *, no_files: str = ""
 ) -> Report:
     """The report of all hosts; instance types of the plan that no host stands for are named."""
     # With image files alone, no machine was requested: the tiers say that none was booted.

@@ -69,6 +69,7 @@ def run_checks(
     target: Target,
     folder: Path,
     on_start: Callable[[Popen[bytes]], object] | None = None,
+    *,
     on_line: Callable[[str], object] = lambda _line: None,
     more_seconds: float = 0.0,
 ) -> HostResults:
@@ -83,7 +84,7 @@ def run_checks(
         old.unlink(missing_ok=True)  # never judge an earlier run's results
     hint = f"see {folder / LOG_FILE}"
     try:
-        done = _run(command, environment, folder / LOG_FILE, on_start, on_line, more_seconds)
+        done = _run(command, environment, folder / LOG_FILE, on_start, on_line, more_seconds=more_seconds)
     except GpuAmiError as error:  # its deadline is over
         raise _incomplete(error.message, target, results, hint, error.details) from error
     except OSError as error:  # this machine's disk is full
@@ -107,6 +108,7 @@ def _run(
     log_file: Path,
     on_start: Callable[[Popen[bytes]], object] | None,
     on_line: Callable[[str], object],
+    *,
     more_seconds: float,
 ) -> process.Completed:
     with log_file.open("w", encoding="utf-8", errors="backslashreplace", buffering=1) as log:
@@ -168,6 +170,7 @@ def command_line(
     plan_file: Path | None,
     place: Place | None,
     options: Sequence[str] = (),
+    *,
     checks: Sequence[Path] = (),
 ) -> list[str | Path]:
     """The validator's command line: our checks and the user's `checks`, on one host."""

@@ -168,20 +168,20 @@ def apply(backend: CloudWatchBackend, alarm: Alarm, outcomes: list[Outcome], now
     [outcome] = outcomes
     if outcome.state in (None, alarm.state_value):
         return []
-    return [change_state(backend, alarm, str(outcome.state), outcome.reason, json.dumps(outcome.data), now)]
+    return [change_state(backend, alarm, str(outcome.state), outcome.reason, json.dumps(outcome.data), now=now)]
 
 
 def change_state(
-    backend: CloudWatchBackend, alarm: Alarm, state: str, reason: str, data: str, now: datetime.datetime
+    backend: CloudWatchBackend, alarm: Alarm, state: str, reason: str, data: str, *, now: datetime.datetime
 ) -> Change:
     """Sets the state, writes history, and carries out the actions of the new state."""
-    change = _set_state(backend, alarm, state, reason, data, now)
+    change = _set_state(backend, alarm, state, reason, data, now=now)
     _act(backend, alarm, change)
     return change
 
 
 def _set_state(
-    backend: CloudWatchBackend, alarm: Alarm, state: str, reason: str, data: str, now: datetime.datetime
+    backend: CloudWatchBackend, alarm: Alarm, state: str, reason: str, data: str, *, now: datetime.datetime
 ) -> Change:
     change = Change(alarm.state_value, state, reason, now)
     old = _described(alarm.state_value, alarm.state_reason, alarm.state_reason_data)
@@ -189,7 +189,7 @@ def _set_state(
     alarm.state_updated_timestamp = now
     summary = f"Alarm updated from {change.old} to {change.new}"
     document = {"version": "1.0", "oldState": old, "newState": _described(state, reason, data)}
-    _record(backend, alarm, "StateUpdate", summary, document, now)
+    _record(backend, alarm, "StateUpdate", summary, document, now=now)
     return change
 
 
@@ -215,10 +215,12 @@ def _apply_contributors(
     state = ALARM if red else OK
     if state != alarm.state_value:
         reason = f"{red} out of {len(states)} time series evaluated to {ALARM}" if red else f"{len(states)} time series"
-        _set_state(backend, alarm, state, reason if red else f"{reason} evaluated to {OK}", "{}", now)
+        _set_state(backend, alarm, state, reason if red else f"{reason} evaluated to {OK}", "{}", now=now)
     for change in changes:
         summary = f"Alarm contributor updated from {change.old} to {change.new}"
-        _record(backend, alarm, "AlarmContributorStateUpdate", summary, {"version": "1.0"}, now, change.labels)
+        _record(
+            backend, alarm, "AlarmContributorStateUpdate", summary, {"version": "1.0"}, now=now, labels=change.labels
+        )
         _act(backend, alarm, change)
     return changes
 
@@ -244,7 +246,7 @@ def _act(backend: CloudWatchBackend, alarm: Alarm, change: Change) -> None:
         }
         kind = "AlarmContributorAction" if change.labels else "Action"
         text = summary or f"Successfully executed action {arn}"
-        _record(backend, alarm, kind, text, document, change.time, change.labels)
+        _record(backend, alarm, kind, text, document, now=change.time, labels=change.labels)
 
 
 def actions(alarm: Alarm, state: str) -> list[str]:
@@ -266,12 +268,12 @@ def _publish(backend: CloudWatchBackend, alarm: Alarm, change: Change, arn: str)
 def record_configuration(backend: CloudWatchBackend, alarm: Alarm, done: str) -> None:
     """done: created, updated or deleted."""
     summary, now = f'Alarm "{alarm.name}" {done}', alarm.configuration_updated_timestamp
-    _record(backend, alarm, "ConfigurationUpdate", summary, {"version": "1.0", "type": done.title()[:-1]}, now)
+    _record(backend, alarm, "ConfigurationUpdate", summary, {"version": "1.0", "type": done.title()[:-1]}, now=now)
 
 
 def _record(
     backend: CloudWatchBackend, alarm: Alarm, kind: str, summary: str, document: dict[str, Any],
-    now: datetime.datetime, labels: Labels = (),
+    *, now: datetime.datetime, labels: Labels = (),
 ) -> None:  # fmt: skip
     item = {
         "AlarmName": alarm.name,
@@ -370,7 +372,7 @@ def _set_alarm_state(self: CloudWatchBackend, alarm_name: str, reason: str, reas
     alarm.__dict__.update(before)
     if alarm.state_value != state_value:
         now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
-        change_state(self, alarm, state_value, reason, data, now)
+        change_state(self, alarm, state_value, reason, data, now=now)
 
 
 def _delete_alarms(self: CloudWatchBackend, alarm_names: list[str]) -> None:

@@ -227,7 +227,7 @@ def _enumerations(operation: str) -> Mapping[str, frozenset[str]]:
     for name, member in _members(operation).items():
         values = shapes[member["shape"]].get("enum")
         # An instance type or a region that is newer than the model is one all the same.
-        if values and member["shape"] not in ("InstanceType",):
+        if values and member["shape"] != "InstanceType":
             sent = member.get("queryName") or member.get("locationName") or name
             rows[sent[:1].upper() + sent[1:]] = frozenset(values)
     return rows

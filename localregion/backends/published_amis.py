@@ -169,7 +169,7 @@ def _modify_image_attribute(self: Any) -> ActionResult:
 def _deprecate(self: Any) -> ActionResult:
     image, moment = _image(self), self._get_param("DeprecateAt")
     if not isinstance(moment, datetime):
-        moment = datetime.fromisoformat(str(moment).replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(str(moment))
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     now = datetime.now(UTC)
     if not now <= moment <= now + _MOST:

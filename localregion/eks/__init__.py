@@ -8,4 +8,4 @@ credentials       a cluster's own authority, and what it issues; whose a token o
 from localregion.eks.clusters import Eks, Identities, Reach, identities
 from localregion.eks.control_plane import Instance
 
-__all__ = ["Eks", "Identities", "Instance", "Reach", "Refused", "identities"]
+__all__ = ["Eks", "Identities", "Instance", "Reach", "identities"]

@@ -103,6 +103,7 @@ class Eks:
         region: str,
         reach: Reach,
         identities: Identities,
+        *,
         note: Callable[[str], object],
     ) -> None:
         self._home, self._folder, self._region = home, folder, region

@@ -202,7 +202,7 @@ class Tree:
             raise CloudError(
                 f"{self.layers[-1]}: no kernel in its /boot", hint="remove the folder; the next run builds it again"
             )
-        return sorted(kernels, key=_natural)[-1].removeprefix("vmlinuz-")
+        return max(kernels, key=_natural).removeprefix("vmlinuz-")
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -158,7 +158,7 @@ def _build(root: Path, release: str, progress: Progress) -> None:
         if target.exists():
             continue
         with progress.stage(f"compile {name}"):
-            _compile(go, work, module, package, release, target)
+            _compile(go, work, module, package, release, target=target)
     with progress.stage("fetch etcd"):
         _etcd(work, made)
     write_image(made / "pause.tar", PAUSE_IMAGE, {"pause": made / "pause"}, ["/pause"])
@@ -233,7 +233,7 @@ def _write_module(go: Path, work: Path, module: Path, release: str) -> None:
         raise
 
 
-def _compile(go: Path, work: Path, module: Path, package: str, release: str, target: Path) -> None:
+def _compile(go: Path, work: Path, module: Path, package: str, release: str, *, target: Path) -> None:
     major, minor, _ = release.split(".")
     # As EKS writes versions of its own builds; the digits after `eks-` are its commit.
     values = {"gitVersion": f"v{release}-eks-0000000", "gitMajor": major, "gitMinor": minor}

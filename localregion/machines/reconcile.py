@@ -98,6 +98,7 @@ class Reconciler:
         images: ImageStore,
         submit: Callable[..., Future[Any]],
         wake: Callable[[], None],
+        *,
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
         delays: Delays = NO_DELAYS,

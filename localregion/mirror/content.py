@@ -181,6 +181,7 @@ def _write_repository(
     debian: Iterable[debian_archive.Archive],
     pool: Pool,
     gpg: Gpg,
+    *,
     root: Path,
 ) -> None:
     built = dict(zip(packages, pool.get(list(packages.values()), gpg), strict=True))
@@ -189,7 +190,7 @@ def _write_repository(
         base = root / repository.path
         names = {package.name for package in packages.values()}
         further = [text for part in debian for text in part.stanzas(without=names)]
-        deb.write_suite(base, repository.suite, repository.components, built, gpg, further)
+        deb.write_suite(base, repository.suite, repository.components, built, gpg, further=further)
     elif repository.kind == "deb":
         deb.write_flat(root / flat, built, gpg)
     else:

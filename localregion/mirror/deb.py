@@ -93,7 +93,13 @@ def write_flat(folder: Path, debs: Mapping[str, Path], gpg: Gpg) -> None:
 
 
 def write_suite(
-    base: Path, suite: str, components: Sequence[str], debs: Mapping[str, Path], gpg: Gpg, further: Iterable[str] = ()
+    base: Path,
+    suite: str,
+    components: Sequence[str],
+    debs: Mapping[str, Path],
+    gpg: Gpg,
+    *,
+    further: Iterable[str] = (),
 ) -> None:
     """`base/dists/suite/…`, with the packages in the first component's pool; the others are empty.
 

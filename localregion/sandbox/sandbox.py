@@ -47,7 +47,6 @@ from validator.transport import cage
 
 if TYPE_CHECKING:
     from gpu_ami.plan import Plan
-    from gpu_ami.progress import Progress
 
 
 _PROCESS = "process.json"

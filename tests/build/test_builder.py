@@ -36,11 +36,11 @@ def test_the_builder_is_tried_in_each_subnet(
 
     monkeypatch.setattr(packer, "build", build)
     with runs.begin(home, "aws") as run:
-        assert image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET).ami == made
+        assert image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET).ami == made
         assert tried == subnets
         full.add(subnets[1])
         with pytest.raises(CapacityError, match=r"no capacity for c7i\.2xlarge in 2 attempts") as caught:
-            image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+            image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET)
     assert caught.value.exit_code == 5
     assert [subnet for subnet in subnets if any(subnet in line for line in caught.value.details)] == subnets
 
@@ -86,7 +86,7 @@ def test_the_next_type_builds_and_the_record_says_what_was_tried_and_its_cost(
 
     monkeypatch.setattr(packer, "build", build)
     with runs.begin(home, "aws") as run:
-        result = image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+        result = image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET)
     tried = [(row["instance_type"], row["way"], str(row["answer"]).partition(":")[0]) for row in result.attempts]
     assert tried == [
         ("c7i.2xlarge", "reservation:cr-00000001", "InsufficientInstanceCapacity"),
@@ -117,7 +117,7 @@ def test_a_builder_that_is_not_in_its_reservation_is_noted(
     progress = Progress("quiet")
     monkeypatch.setattr(progress, "note", notes.append)
     with runs.begin(home, "aws") as run:
-        image.build_image(a_plan(base), tmp_path, cloud, run, root, progress)
+        image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=progress)
     assert any(f"{instance} does not run in reservation:cr-00000001" in note for note in notes)
 
 
@@ -146,7 +146,7 @@ def test_a_throttled_packer_is_started_again_if_it_has_no_builder(
         if has_builder:
             expected.enter_context(pytest.raises(CloudError, match="RequestLimitExceeded"))
             expected.callback(lambda: noted.extend(runs.records(home)[0].builders))
-        assert image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET).ami == made
+        assert image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET).ami == made
     assert len(started) == calls
     assert noted == ([instance] if has_builder else [])  # for `sweep`, should this process be killed
 
@@ -165,7 +165,7 @@ def test_a_builder_that_no_security_group_lets_in_is_not_a_failed_build(
 
     monkeypatch.setattr(packer, "build", build)
     with runs.begin(home, "aws") as run, pytest.raises(BuildError if opened else CloudError) as caught:
-        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
+        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, progress=QUIET)
     said = "TCP 22 is allowed from 192.0.2.0/24" if opened else "no rule lets TCP 22 in"
     assert f"security group {group}: {said}" in str(caught.value) and "the last lines" in str(caught.value)
     assert caught.value.exit_code == (3 if opened else 4)
@@ -229,7 +229,7 @@ def test_a_package_that_a_place_lacks_is_explained(
 
     monkeypatch.setattr(packer, "build", build)
     with runs.begin(home, "aws") as run, pytest.raises(BuildError) as caught:
-        image.build_image(replace(plan, document=document), tmp_path, cloud, run, root, QUIET)
+        image.build_image(replace(plan, document=document), tmp_path, cloud, run, root, progress=QUIET)
     explained = "packages of amzn 2023 that 1 role of the site (monitor) may install"
     assert (explained in caught.value.message) is hinted and "see build.log" in str(caught.value.hint)
     assert ("update_cache: true" in caught.value.message) is hinted

@@ -35,7 +35,7 @@ def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
     base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
     given = packer_that_makes(made, monkeypatch)
     with runs.begin(home, "aws") as run:
-        result = image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+        result = image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET)
     # Without groups, Packer would make one that is open to the world.
     group = json.loads(given["variables"].pop("security_group_ids"))
     assert group == [cloud.default_security_group()]
@@ -59,7 +59,7 @@ def test_an_ami_that_is_not_published_expires_where_the_place_says_so(
     given = packer_that_makes(an_ami(cloud, "made"), monkeypatch)
     cloud.place = replace(cloud.place, image_days=30)
     with runs.begin(home, "aws") as run:
-        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
+        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, progress=QUIET)
     expires = datetime.datetime.fromisoformat(given["variables"]["image_expires"])
     assert 29.9 < (expires - runs.now()) / datetime.timedelta(days=1) <= 30
 
@@ -82,7 +82,7 @@ def test_a_sandbox_is_asked_for_by_a_tag_and_kept(
     given = packer_that_makes(made, monkeypatch)
     sandboxed = Cloud(replace(cloud.place, machines=replace(cloud.place.machines, sandbox_builder=True)))
     with runs.begin(home, "aws") as run:
-        result = image.build_image(a_plan(base), tmp_path, sandboxed, run, root, QUIET)
+        result = image.build_image(a_plan(base), tmp_path, sandboxed, run, root, progress=QUIET)
     assert json.loads(given["variables"]["builder_tags"]) == {factory.MACHINE_TAG: factory.SANDBOX}
     assert result.sandbox and image.load(tmp_path).sandbox
 
@@ -97,7 +97,7 @@ def test_a_failed_build_leaves_no_build_file(
 
     monkeypatch.setattr(packer, "build", fail)
     with runs.begin(home, "aws") as run, pytest.raises(UsageError):
-        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
+        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, progress=QUIET)
     assert not (tmp_path / image.BUILD_FILE).exists()
 
 
@@ -106,4 +106,4 @@ def test_no_source_ami_is_said_before_packer_starts(
 ) -> None:
     monkeypatch.setattr(packer, "build", lambda *_, **__: pytest.fail("Packer was started"))
     with runs.begin(home, "aws") as run, pytest.raises(UsageError, match=r"source AMI ami-0 .* is not in us-east-1"):
-        image.build_image(a_plan("ami-0"), tmp_path, cloud, run, root, QUIET)
+        image.build_image(a_plan("ami-0"), tmp_path, cloud, run, root, progress=QUIET)

@@ -54,7 +54,7 @@ def provisioned(monkeypatch: pytest.MonkeyPatch, made: Provision | None = None) 
 def imaged(monkeypatch: pytest.MonkeyPatch, ami: str) -> list[tuple[Any, ...]]:
     """CreateImage, whose snapshots moto does not tag: tests/cloud/test_images.py has it."""
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(amis, "create", lambda _cloud, *words: calls.append(words) or ami)
+    monkeypatch.setattr(amis, "create", lambda _cloud, *words, timeout: calls.append((*words, timeout)) or ami)
     return calls
 
 
@@ -109,7 +109,7 @@ def test_the_builder_is_launched_in_the_way_of_the_place(
     monkeypatch.setattr(cloud, "is_open", lambda _reservation: False)
     calls, created = provisioned(monkeypatch), imaged(monkeypatch, made)
     with runs.begin(home, "aws") as run:
-        build = image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+        build = image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET)
         expires = run.expires
     (request,) = launched
     assert {key: request[key] for key in request_} == request_
@@ -195,7 +195,7 @@ def test_the_next_way_zone_and_type_follow_in_the_order_of_the_place(
     monkeypatch.setattr(cloud, "instance", instance_of)
     provisioned(monkeypatch, made_by)
     with runs.begin(home, "aws") as run:
-        build = image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+        build = image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET)
     tried = [(row["instance_type"], row["way"], str(row["answer"]).partition(":")[0]) for row in build.attempts]
     assert tried == [
         ("c7i.2xlarge", "spot", "InsufficientInstanceCapacity"),
@@ -222,7 +222,7 @@ def test_a_builder_whose_build_failed_is_terminated(
 
     provisioned(monkeypatch, fails)
     with runs.begin(home, "aws") as run, pytest.raises(type(error)):
-        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
+        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, progress=QUIET)
     assert len(launched) == 1 and left(cloud) == ([], [])
 
 
@@ -236,7 +236,7 @@ def test_a_manifest_without_the_image_s_name_is_an_error(
     cloud.place = replace(cloud.place, capacity=replace(cloud.place.capacity, ways={"*": ("spot",)}))
     provisioned(monkeypatch, lambda _given: packer.Made("", "", {"custom_data": data}))
     with runs.begin(home, "aws") as run, pytest.raises(BuildError, match="does not name the image"):
-        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
+        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, progress=QUIET)
     assert left(cloud) == ([], [])
 
 

@@ -65,7 +65,7 @@ def a_plan(source_ami: str, **sections: Any) -> Plan:
 def build(cloud: Cloud, root: Path, folder: Path, plan: Plan, layered: Layering) -> image.Build:
     folder.mkdir(exist_ok=True)
     with runs.begin(folder.parent / "home", "aws") as run:
-        return image.build_image(plan, folder, cloud, run, root, QUIET, layered=layered)
+        return image.build_image(plan, folder, cloud, run, root, progress=QUIET, layered=layered)
 
 
 def test_without_layers_all_roles_run_on_the_source_ami(

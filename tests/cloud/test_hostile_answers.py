@@ -276,7 +276,7 @@ def test_a_launch_is_repeated_with_the_same_token(case: str, api: Scripted) -> N
 REPEATED = {
     "ImportKeyPair": ("InvalidKeyPair.Duplicate", lambda cloud: cloud.import_key("k", "ssh-ed25519 AAAA", {})),
     "CreatePlacementGroup": ("InvalidPlacementGroup.Duplicate", lambda cloud: placement_groups.create(cloud, "g", {})),
-    "CreateImage": ("InvalidAMIName.Duplicate", lambda cloud: amis.create(cloud, "i-1", "name", {}, "", 5)),
+    "CreateImage": ("InvalidAMIName.Duplicate", lambda cloud: amis.create(cloud, "i-1", "name", {}, "", timeout=5)),
 }
 
 

@@ -121,7 +121,15 @@ class World:
         self.ec2.set_group_rules(self.rules, SSH_PORT)
         delays, failure = self.decisions.conditions.delays, self.decisions.launch_failure
         self.reconciler = Reconciler(
-            self.ec2, self.machines, self.images, at_once, lambda: None, quiet, self.clock, delays, failure
+            self.ec2,
+            self.machines,
+            self.images,
+            at_once,
+            lambda: None,
+            progress=quiet,
+            clock=self.clock,
+            delays=delays,
+            launch_failure=failure,
         )
         self.images.register(base_image(self.layout))
         self.images.register_saved()

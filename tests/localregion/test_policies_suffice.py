@@ -191,7 +191,7 @@ class Line:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cloud, "image", shut_down)
-            amis.create(cloud, builder, "made-of-spot", tags, run.expiry(), 60)
+            amis.create(cloud, builder, "made-of-spot", tags, run.expiry(), timeout=60)
         cloud.terminate([builder])
         cloud.delete_key(name)
 

@@ -79,7 +79,7 @@ def sweep() -> list[str]:
     """What kinds of leftovers a sweep removed; then nothing is left that runs, and no run."""
     swept = gpu_ami("sweep")
     assert [row for row in swept if row["error"]] == []
-    assert [row for row in region.status().get("instances", []) if row["state"] not in ("terminated",)] == []
+    assert [row for row in region.status().get("instances", []) if row["state"] != "terminated"] == []
     assert runs.records(home_dir()) == []
     assert gpu_ami("sweep") == []
     return sorted({str(row["kind"]) for row in swept})

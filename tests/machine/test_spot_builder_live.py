@@ -42,7 +42,7 @@ def test_a_spot_builder_makes_the_image_that_an_on_demand_builder_makes(tmp_path
             plan.write(folder, where)
             cloud = Cloud(where)
             with runs.begin(home_dir(), where.name) as run:
-                made = image.build_image(plan, folder, cloud, run, ROOT, progress)
+                made = image.build_image(plan, folder, cloud, run, ROOT, progress=progress)
                 left = [*cloud.instances_of(run.id, "pending", "running", "stopping", "stopped")]
                 keys = cloud.ec2.describe_key_pairs()["KeyPairs"]
             found = cloud.image(made.ami)

@@ -281,7 +281,7 @@ def test_page_loads_nothing_from_anywhere() -> None:
 
 def test_the_only_script_is_the_one_that_the_policy_names() -> None:
     text = drawn(everything())
-    (script,) = re.findall("<script>(.*?)</script>", text, re.S)
+    (script,) = re.findall("<script>(.*?)</script>", text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'; base-uri 'none'" in text
     assert "innerHTML" not in script, "no text of the report becomes part of the page"
@@ -382,7 +382,8 @@ def luminance(colour: str) -> float:
 def test_text_has_contrast(scheme: str) -> None:
     style = drawn(a_report(a_host())).partition("<style>")[2].partition("</style>")[0]
     light, dark = (
-        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", one)) for one in re.findall(r":root \{(.*?)\}", style, re.S)
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", one))
+        for one in re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     )
     colours = light if scheme == "light" else light | dark
     papers = ("paper", "card", "code", "caution-paper")

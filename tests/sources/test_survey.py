@@ -112,7 +112,9 @@ def test_dependency_that_apt_would_not_choose_is_noted_where_the_role_does_not_p
 
 def test_roles_that_pin_dependencies_are_known() -> None:
     tasks = Path(__file__).resolve().parents[2].glob("roles/*/tasks/*.yml")
-    pinning = {file.parts[-3] for file in tasks if re.search(r"^    vendor_packages_pin:", file.read_text(), re.M)}
+    pinning = {
+        file.parts[-3] for file in tasks if re.search(r"^    vendor_packages_pin:", file.read_text(), re.MULTILINE)
+    }
     assert pinning == PINNED
 
 

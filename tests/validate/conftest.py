@@ -165,7 +165,7 @@ def booted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def waiting(booted: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def command_line(target: Target, folder: Path, *_: Any) -> list[str]:
+    def command_line(target: Target, folder: Path, *_: Any, **__: Any) -> list[str]:
         return [sys.executable, "-c", WAITS, str(folder), JUDGED]
 
     monkeypatch.setattr(validator_process, "command_line", command_line)

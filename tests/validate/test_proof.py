@@ -122,7 +122,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The validator's command of each pass of checks, none of which runs."""
     given: list[list[str]] = []
 
-    def run_checks(command: list[Any], *_: Any) -> HostResults:
+    def run_checks(command: list[Any], *_: Any, **__: Any) -> HostResults:
         given.append([str(word) for word in command])
         return HostResults("host")
 

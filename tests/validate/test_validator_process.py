@@ -20,7 +20,7 @@ TARGET = Target("ssh://admin@10.0.0.7:22", "g5.12xlarge", "i-1", Path("key"), Pa
 
 def test_command_line_names_everything(tmp_path: Path) -> None:
     place = Place("aws", "us-east-1", api=ApiAccess(profile="p"), deadlines={"arrival_seconds": 1200})
-    command = command_line(TARGET, tmp_path, Path("plan.json"), place, ["-k", "boot"], [Path("mine")])
+    command = command_line(TARGET, tmp_path, Path("plan.json"), place, ["-k", "boot"], checks=[Path("mine")])
     words = [str(word) for word in command]
     for word in (
         "--hosts=ssh://admin@10.0.0.7:22", f"--results={tmp_path}/checks.json", "--plan=plan.json", "--instance-id=i-1",

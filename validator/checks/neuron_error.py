@@ -68,7 +68,7 @@ def test_drill_is_labelled(errors: NeuronErrors, machine: MachineUnderTest, obse
     fields = errors.event(sent, observe)
     expected = {"kind": "neuron", "code": _CODE, "pci": sent.device, "origin": "userland"}
     values = {key: fields.get(key) for key in expected}
-    errors.require_fields(fields, values, expected, sent, errors.line(sent.nonce), observe)
+    errors.require_fields(fields, values, expected, sent, errors.line(sent.nonce), observe=observe)
 
 
 @pytest.mark.needs("observed")

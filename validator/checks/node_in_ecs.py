@@ -14,7 +14,7 @@ import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,10 +24,6 @@ from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, compute, containers
 from validator.probes.cluster import joined
-
-if TYPE_CHECKING:
-    from validator.cloudwatch import CloudWatch
-
 
 pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_ecs"), pytest.mark.survives]
 # The agent starts at the end of a boot, and this machine has booted; an agent that failed waits up to a minute or two.

@@ -171,7 +171,9 @@ def test_no_packet_is_redirected(host: Any, observe: Observe) -> None:
     rules = [f"{path}: {text}" for path, text in _settings(host, files)]
     # The ECS agent's own: tasks ask 169.254.170.2 for their credentials.
     wrong = [
-        rule for rule in rules if re.search(r"\b(?:DNAT|REDIRECT|TPROXY)\b", rule, re.I) and "169.254.170.2" not in rule
+        rule
+        for rule in rules
+        if re.search(r"\b(?:DNAT|REDIRECT|TPROXY)\b", rule, re.IGNORECASE) and "169.254.170.2" not in rule
     ]
     observe.nothing(wrong, "rules that redirect packets")
 

@@ -69,7 +69,7 @@ def _require_fields(xids: injected_lines.Xids, sent: injected_lines.Injection, o
     expected = injected_lines.fields(sent, origin)
     values = {key: fields.get(key) for key in expected}
     values["pci"] = pci_address(str(values["pci"]))
-    xids.require_fields(fields, values, expected, sent, injected_lines.line_start(sent), observe)
+    xids.require_fields(fields, values, expected, sent, injected_lines.line_start(sent), observe=observe)
 
 
 # Where no accelerator is planned, it still proves the path of kernel messages; Neuron has a drill of its own.

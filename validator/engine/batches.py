@@ -79,7 +79,7 @@ _CHANGES = re.compile(rf"{_BEGIN}{_SET}{_PATH}(?:(?:{_VERBS}){_NOT_HELP}\s|(?:re
 _WRITES = re.compile(
     r"(?:^|[^-=<>])(?:>>|>\||&>|>)(?!\s*(?:&|/dev/(?:null|stdout|stderr|tty|fd)\b)|[=>&)])(?:\s*[^\s=]|\s*$)"
 )
-_NO_COMMAND = re.compile(r"[<>=!&|]*|.*%\(py\d+\)s.*", re.S)  # an operator; pytest's rewritten `assert`
+_NO_COMMAND = re.compile(r"[<>=!&|]*|.*%\(py\d+\)s.*", re.DOTALL)  # an operator; pytest's rewritten `assert`
 
 
 def is_pure(request: backend.Request) -> bool:

@@ -114,7 +114,7 @@ def explain(
     image, or of another version there. boots: of builders after the one of the base. On a running image
     (`image.running`) rules of a booted machine count.
     """
-    explainer = _Explainer(image, base, rules, list(footprints), changed_packages, boots)
+    explainer = _Explainer(image, base, rules, list(footprints), changed_packages, boots=boots)
     account = explainer.account
     account.not_compared = [f"{one.path}: {why}" for one in image.ramdisks.values() if (why := not_compared(one))]
     for entry in image.entries.values():
@@ -138,6 +138,7 @@ class _Explainer:
         rules: Sequence[Rule],
         footprints: Sequence[Footprint],
         changed_packages: frozenset[str],
+        *,
         boots: Sequence[BuilderBoot],
     ) -> None:
         self.image, self.base, self.changed_packages, self._boots = image, base, changed_packages, boots
@@ -150,7 +151,7 @@ class _Explainer:
         self._setuid = frozenset(path for footprint in footprints for path in footprint.setuid)
         self._capable = frozenset(path for footprint in footprints for path in footprint.capabilities)
         rules_of_all = (*self._role_rules, *self._rules)
-        self._problems = RuleProblems(image, base, rules_of_all, changed_packages, self._setuid, self._capable)
+        self._problems = RuleProblems(image, base, rules_of_all, changed_packages, self._setuid, capable=self._capable)
         removed = [expression(path) for footprint in footprints for path in footprint.removed]
         self._removed_by_roles = re.compile("|".join(removed) or r"(?!)", re.DOTALL)
         self._pending: list[tuple[Entry, str, str]] = []  # directories without an explanation of their own
@@ -344,6 +345,7 @@ class RuleProblems:
         rules: Sequence[Rule],
         changed_packages: frozenset[str],
         setuid: frozenset[str] = frozenset(),
+        *,
         capable: frozenset[str] = frozenset(),
     ) -> None:
         """setuid, capable: paths of programs that roles declare with setuid or setgid bit, and with capabilities."""

@@ -76,6 +76,7 @@ def run(
     document: str,
     parameters: Mapping[str, str],
     limits: Limits = Limits(),
+    *,
     on_update: Callable[[int, int], object] = lambda _done, _total: None,
     seconds: float = 1200.0,
 ) -> dict[str, Outcome]:

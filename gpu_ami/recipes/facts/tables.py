@@ -318,13 +318,13 @@ def _listed(row: Row) -> list[str]:
     return [*row["dated"], *row.get("used", ()), *row.get("recalled", ())]
 
 
-def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapping[str, Any], today: str) -> Path:
+def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapping[str, Any], *, today: str) -> Path:
     """Writes a row into `site/facts/`, and returns the table's path. UsageError: there is one, or a value is missing.
 
     What a release contains and needs is taken from its nearest neighbour unless `values` say it: the row is unverified.
     """
     if component in ("kernel", "eks"):
-        return _add_to_system(facts, component, version, site, values, today)
+        return _add_to_system(facts, component, version, site, values, today=today)
     table, known = _TABLES.get(component, component), _known(facts, component)
     if version in known:
         raise UsageError(f"{component} {version} is in the tables: {facts.releases(component)[version].get('source')}")
@@ -388,7 +388,7 @@ def _driver(
 
 
 def _add_to_system(
-    facts: Facts, component: str, version: str, site: Path, values: Mapping[str, Any], today: str
+    facts: Facts, component: str, version: str, site: Path, values: Mapping[str, Any], *, today: str
 ) -> Path:
     """A kernel series of an operating system (`os=`), or a version of EKS with the kernel of its AMI (`kernel=`)."""
     needed = ("source", "os") if component == "kernel" else ("source", "kernel")

@@ -229,7 +229,7 @@ class Client:
         """One request, and its redirects."""
         target = self._rewrite(url)
         for _ in range(self._limits.redirects + 1):
-            answer = self._request(method, url, target, limit, headers, stop_at)
+            answer = self._request(method, url, target, limit, headers, stop_at=stop_at)
             if answer.status not in (301, 302, 303, 307, 308):
                 return answer
             location = urllib.parse.urljoin(target, answer.headers.get("location", ""))
@@ -241,7 +241,7 @@ class Client:
         raise Unreachable(f"{url}: more than {self._limits.redirects} redirects, the last to {target}", code="final")
 
     def _request(
-        self, method: str, url: str, target: str, limit: int, headers: Mapping[str, str], stop_at: float
+        self, method: str, url: str, target: str, limit: int, headers: Mapping[str, str], *, stop_at: float
     ) -> Answer:
         import urllib3
 

@@ -47,7 +47,7 @@ def read_apt(client: Client, repository: Repository, key: Key) -> ReadRepository
     stanzas: dict[str, list[str]] = {}
     for component in [""] if repository.is_flat else repository.components:
         prefix = f"{component}/binary-{repository.architecture}/" if component else ""
-        text = _packages(client, folder, prefix, fields, listed, repository)
+        text = _packages(client, folder, prefix, fields, listed, repository=repository)
         for name, stanza in _stanzas(text, repository.architecture):
             stanzas.setdefault(name, []).append(stanza)
     return ReadRepository(repository, _index(stanzas), folder, digest(signed), signature)
@@ -61,7 +61,7 @@ def index_files(client: Client, repository: Repository, key: Key) -> dict[str, b
     files = {"InRelease": signed}
     for component in repository.components:
         prefix = f"{component}/binary-{repository.architecture}/"
-        file, data = _packages_file(client, folder, prefix, fields, _listed(fields), repository)
+        file, data = _packages_file(client, folder, prefix, fields, _listed(fields), repository=repository)
         files[file.name] = data
     return files
 
@@ -109,14 +109,26 @@ def _listed(fields: dict[str, str]) -> dict[str, _File]:
 
 
 def _packages(
-    client: Client, folder: str, prefix: str, fields: dict[str, str], listed: dict[str, _File], repository: Repository
+    client: Client,
+    folder: str,
+    prefix: str,
+    fields: dict[str, str],
+    listed: dict[str, _File],
+    *,
+    repository: Repository,
 ) -> str:
-    file, data = _packages_file(client, folder, prefix, fields, listed, repository)
+    file, data = _packages_file(client, folder, prefix, fields, listed, repository=repository)
     return inflate(data, file.name).decode("utf-8", "replace")
 
 
 def _packages_file(
-    client: Client, folder: str, prefix: str, fields: dict[str, str], listed: dict[str, _File], repository: Repository
+    client: Client,
+    folder: str,
+    prefix: str,
+    fields: dict[str, str],
+    listed: dict[str, _File],
+    *,
+    repository: Repository,
 ) -> tuple[_File, bytes]:
     names = [f"{prefix}Packages{suffix}" for suffix in SUFFIXES]
     there = [listed[name] for name in names if name in listed]

@@ -48,7 +48,7 @@ def version(cli: str) -> str:
 
 
 def dry_run(
-    cli: str, place: Place, plan: PlanDocument, ami: str, subnet_id: str, instance_types: Sequence[str]
+    cli: str, place: Place, plan: PlanDocument, ami: str, subnet_id: str, *, instance_types: Sequence[str]
 ) -> dict[str, Any]:
     """`message` and `findings` (level, type, message) of a cluster with this AMI on head and compute nodes.
 
@@ -175,7 +175,7 @@ class ParallelCluster:
             return {}
         machines = [proven.cloud.instance(node.name) for node in nodes]
         types = sorted({machine["InstanceType"] for machine in machines})
-        return dry_run(cli, proven.cloud.place, proven.plan, proven.ami, machines[0]["SubnetId"], types)
+        return dry_run(cli, proven.cloud.place, proven.plan, proven.ami, machines[0]["SubnetId"], instance_types=types)
 
     def leave(self, _cloud: Cloud, _cluster: Cluster, _instance_ids: Sequence[str]) -> None:
         """The checks end what they started."""

@@ -102,6 +102,7 @@ def user_data(
     roles: Sequence[str] = (),
     log_group_suffix: str = "",
     now: float | None = None,
+    *,
     cluster: Cluster | None = None,
 ) -> str:
     """User data with which an instance that is launched now ends itself after `minutes`, however often it boots.

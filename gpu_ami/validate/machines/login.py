@@ -70,6 +70,7 @@ def reach(
     cancelled: threading.Event,
     name: str,
     old_boot: str,
+    *,
     look: Callable[[], None],
     on_silence: Callable[[], None] = lambda: None,
 ) -> tuple[Connection, str]:
@@ -128,6 +129,7 @@ def settle(
     stages: Sequence[Settling],
     deadline: float,
     cancelled: threading.Event,
+    *,
     listener: BootListener,
 ) -> None:
     """Waits for each stage in turn. MachineError: the first that does not complete.
@@ -213,6 +215,7 @@ def reboot_host(
     instance_type: str = "",
     boot_seconds: float | None = None,
     say: Callable[[str], None] = lambda _: None,
+    *,
     units: hanging.ImageUnits = hanging.ImageUnits(),  # noqa: B008  (frozen)
 ) -> tuple[dict[str, float], str, str]:
     """Reboots a machine that gpu-ami did not launch: stages of its next boot, and boot ids before and after.
@@ -229,10 +232,10 @@ def reboot_host(
         stages[stage] = round(time.monotonic() - started, 1)
 
     pinned = replace(target, host_key=host_key)
-    connection, boot_id = reach(pinned, deadline, cancelled, name, before, lambda: None)
+    connection, boot_id = reach(pinned, deadline, cancelled, name, before, look=lambda: None)
     with connection:
         mark("ssh")
-        settle(connection, name, (SYSTEMD,), deadline, cancelled, BootListener(mark, say=say, units=units))
+        settle(connection, name, (SYSTEMD,), deadline, cancelled, listener=BootListener(mark, say=say, units=units))
     return stages, before, boot_id
 
 

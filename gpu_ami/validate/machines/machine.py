@@ -79,6 +79,7 @@ class Boot:
         user: str,
         progress: Progress,
         cancelled: threading.Event,
+        *,
         units: hanging.ImageUnits = hanging.ImageUnits(),  # noqa: B008  (frozen)
     ) -> None:
         self.cloud, self.run, self.user, self.progress, self.cancelled = cloud, run, user, progress, cancelled
@@ -129,7 +130,7 @@ class Boot:
 
         with self._ingress_on_error(machine) as on_silence:
             connection, machine.boot_id = reach(
-                target, deadline, self.cancelled, name, machine.boot_id, look, on_silence
+                target, deadline, self.cancelled, name, machine.boot_id, look=look, on_silence=on_silence
             )
         try:
             if not machine.host_key:
@@ -139,7 +140,7 @@ class Boot:
             self.mark(machine, "ssh", started)
             mark = functools.partial(self.mark, machine, started=started)
             listener = BootListener(mark, look, functools.partial(self.say, machine), self.units)
-            settle(connection, name, stages, deadline, self.cancelled, listener)
+            settle(connection, name, stages, deadline, self.cancelled, listener=listener)
         finally:
             connection.close()
 

@@ -63,7 +63,7 @@ def eks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]) -> Ek
 
     known = Identities("123456789012", SECRETS.get, instance_of, lambda _: ROLE, lambda: {NODE.id: NODE})
     reach = Reach("http://127.0.0.1:5000", "169.254.169.250", tmp_path / "port")
-    return Eks(tmp_path, tmp_path / "clusters", "us-east-1", reach, known, notes.append)
+    return Eks(tmp_path, tmp_path / "clusters", "us-east-1", reach, known, note=notes.append)
 
 
 def call(eks: Eks, method: str, path: str, **body: Any) -> dict[str, Any]:

@@ -144,9 +144,9 @@ def test_every_row_of_the_tables_is_in_the_list_or_newer() -> None:
 
 
 def test_row_is_added_to_the_sites_tables(tmp_path: Path) -> None:
-    path = add_row(FACTS, "nccl", "2.11.4", tmp_path, {**NOTES, "cuda": ["11"]}, "2026-11-25")
+    path = add_row(FACTS, "nccl", "2.11.4", tmp_path, {**NOTES, "cuda": ["11"]}, today="2026-11-25")
     assert path == tmp_path / "facts" / "nccl.yml"
-    add_row(FACTS, "nccl", "2.13.4", tmp_path, NOTES, "2026-11-25")
+    add_row(FACTS, "nccl", "2.13.4", tmp_path, NOTES, today="2026-11-25")
     rows = yaml.safe_load(path.read_text())["releases"]
     assert rows["2.11.4"] == {**NOTES, "cuda": ["11"], "date": "2026-11-25", "unverified": True} and "2.13.4" in rows
     site = load_facts(site=tmp_path / "facts")
@@ -155,27 +155,27 @@ def test_row_is_added_to_the_sites_tables(tmp_path: Path) -> None:
 
 def test_driver_is_added_to_its_branch(tmp_path: Path) -> None:
     for version in ("550.90.12", "550.100"):
-        add_row(FACTS, "nvidia_driver", version, tmp_path, NOTES, "2026-11-25")
+        add_row(FACTS, "nvidia_driver", version, tmp_path, NOTES, today="2026-11-25")
     releases = load_facts(site=tmp_path / "facts").driver_releases
     assert {"550.90.12", "550.100", "550.163.01"} <= set(releases)
     with pytest.raises(UsageError, match="R460 is a new branch; expected also kind, end_of_support, highest_cuda"):
-        add_row(FACTS, "nvidia_driver", "460.32.03", tmp_path, NOTES, "2026-11-25")
+        add_row(FACTS, "nvidia_driver", "460.32.03", tmp_path, NOTES, today="2026-11-25")
 
 
 def test_new_branch_kernel_and_eks_version_are_added(tmp_path: Path) -> None:
     branch_keys = {**NOTES, "kind": "LTSB", "end_of_support": "2030-09", "highest_cuda": 13.9}
-    add_row(FACTS, "nvidia_driver", "650.70.06", tmp_path, branch_keys, "2026-11-25")
-    add_row(FACTS, "kernel", "7.2", tmp_path, {**NOTES, "os": "ubuntu2404"}, "2026-11-25")
-    add_row(FACTS, "eks", "1.39", tmp_path, {**NOTES, "kernel": 6.24}, "2026-11-25")
+    add_row(FACTS, "nvidia_driver", "650.70.06", tmp_path, branch_keys, today="2026-11-25")
+    add_row(FACTS, "kernel", "7.2", tmp_path, {**NOTES, "os": "ubuntu2404"}, today="2026-11-25")
+    add_row(FACTS, "eks", "1.39", tmp_path, {**NOTES, "kernel": 6.24}, today="2026-11-25")
     site = load_facts(site=tmp_path / "facts")
     row = site.driver_releases["650.70.06"]
     assert (row["kind"], row["end_of_support"], row["highest_cuda"]) == ("LTSB", "2030-09", "13.9")
     assert site.operating_systems["ubuntu2404"]["kernels"][-1] == "7.2"
     assert site.node_families["eks"]["versions"]["1.39"]["kernel"] == "6.24"
     with pytest.raises(UsageError, match="expected also os"):
-        add_row(FACTS, "kernel", "7.2", tmp_path, NOTES, "2026-11-25")
+        add_row(FACTS, "kernel", "7.2", tmp_path, NOTES, today="2026-11-25")
     with pytest.raises(UsageError, match="not in the facts; did you mean ubuntu2404"):
-        add_row(FACTS, "kernel", "7.2", tmp_path, {**NOTES, "os": "ubuntu2405"}, "2026-11-25")
+        add_row(FACTS, "kernel", "7.2", tmp_path, {**NOTES, "os": "ubuntu2405"}, today="2026-11-25")
 
 
 @pytest.mark.parametrize(
@@ -189,4 +189,4 @@ def test_what_is_missing_is_said(
     component: str, version: str, values: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
-        add_row(FACTS, component, version, tmp_path, values, "2026-11-25")
+        add_row(FACTS, component, version, tmp_path, values, today="2026-11-25")

@@ -51,7 +51,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def dry_run(program: str) -> dict[str, Any]:
-    return parallelcluster.dry_run(program, PLACE, PLAN, "ami-1", "subnet-1", ["g5.xlarge", "p4d.24xlarge"])
+    return parallelcluster.dry_run(
+        program, PLACE, PLAN, "ami-1", "subnet-1", instance_types=["g5.xlarge", "p4d.24xlarge"]
+    )
 
 
 def test_a_cluster_of_the_ami_is_asked_for_in_the_place(cli: Any, tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ class Busy:
 def settle(*answers: str | Exception, seconds: float = 30.0) -> list[str]:
     marked: list[str] = []
     until = time.monotonic() + seconds
-    login.settle(Busy(*answers), "i-1", (login.SYSTEMD,), until, threading.Event(), login.BootListener(marked.append))  # type: ignore[arg-type]
+    login.settle(
+        Busy(*answers), "i-1", (login.SYSTEMD,), until, threading.Event(), listener=login.BootListener(marked.append)
+    )  # type: ignore[arg-type]
     return marked
 
 
@@ -130,7 +132,12 @@ def test_boot_that_hangs_names_its_unit(world: World, unit: str, kind: type[Mach
     busy = Busy("starting", waits=WAITS.format(unit=unit))
     with pytest.raises(MachineError) as caught:
         login.settle(
-            busy, "i-1", (login.SYSTEMD,), time.monotonic() - 1, threading.Event(), login.BootListener(lambda _: None)
+            busy,
+            "i-1",
+            (login.SYSTEMD,),
+            time.monotonic() - 1,
+            threading.Event(),
+            listener=login.BootListener(lambda _: None),
         )  # type: ignore[arg-type]
     text = str(caught.value)
     assert type(caught.value) is kind and message in text and is_at_fault(caught.value) is (kind is ImageAtFault)
@@ -187,7 +194,7 @@ def test_what_a_boot_waits_for_is_said_while_it_waits(world: World, monkeypatch:
     said: list[str] = []
     busy = Busy("starting", "starting", "running", waits=WAITS.format(unit="nvidia-fabricmanager.service"))
     listener = login.BootListener(lambda _: None, say=said.append)
-    login.settle(busy, "i-1", (login.SYSTEMD,), time.monotonic() + 30, threading.Event(), listener)  # type: ignore[arg-type]
+    login.settle(busy, "i-1", (login.SYSTEMD,), time.monotonic() + 30, threading.Event(), listener=listener)  # type: ignore[arg-type]
     assert len(said) == 1 and said[0].startswith(
         "waits for nvidia-fabricmanager.service: activating (start-pre) for 228 s"
     )
@@ -200,7 +207,7 @@ def test_reboot_of_a_host_has_the_caller_s_deadline(
     """`--host --reboot --deadline boot=900`; else that of the instance type (facts/deadlines.yml)."""
     waited: list[float] = []
 
-    def reach(_target: object, deadline: float, *_: object) -> None:
+    def reach(_target: object, deadline: float, *_: object, **__: object) -> None:
         waited.append(deadline - time.monotonic())
         raise LoginFailed("no login")
 

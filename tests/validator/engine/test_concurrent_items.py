@@ -23,7 +23,9 @@ def test_user_files_have_the_same_results_with_the_engine(run: Run) -> None:
         "test_fixture_is_missing",
     ]
     assert gathered.check("test_skipped") | {"seconds": 0} == serial.check("test_skipped") | {"seconds": 0}
-    lines = [re.findall(r"^(?:PASSED|FAILED|ERROR|XFAIL|SKIPPED) \S+", one.text, re.M) for one in (gathered, serial)]
+    lines = [
+        re.findall(r"^(?:PASSED|FAILED|ERROR|XFAIL|SKIPPED) \S+", one.text, re.MULTILINE) for one in (gathered, serial)
+    ]
     assert lines[0] == lines[1]
     for text in ("printed by one", "told before failing"):
         assert gathered.text.count(text) == serial.text.count(text) == 1

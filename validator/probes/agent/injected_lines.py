@@ -134,7 +134,7 @@ class InjectedLines:
 
     def require_fields(
         self, fields: Mapping[str, Any], values: Mapping[str, Any], expected: Mapping[str, Any],
-        sent: Injection, line: str, observe: Observe,
+        sent: Injection, line: str, *, observe: Observe,
     ) -> None:  # fmt: skip
         """values: of the event, to compare; line: what the raw stream must have of it."""
         observe.same(values, expected, "fields of the event in the JSON stream")
