@@ -28,7 +28,16 @@ instance_types: [g6.xlarge]
 nvidia_driver: {version: 620.70.06}
 cuda: {version: "13.5"}
 """
-_LEFT_OUT = (".git", ".venv", "out", "build", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+_COPIED = ("gpu_ami", "validator", "onhost", "localregion", "variables", "packer", "playbooks", "roles", "iam")
+
+
+def copy_of_checkout(copy: Path) -> None:
+    """What gpu-ami and the local region read."""
+    for name in _COPIED:
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy2(path, copy / path.name)
 
 
 def without_rows(root: Path) -> None:
@@ -67,13 +76,15 @@ def _linked(source: str, target: str) -> None:
 @pytest.mark.machine
 def test_an_image_of_unknown_versions_is_built_and_boots(tmp_path: Path) -> None:
     copy = tmp_path / "checkout"
-    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    copy.mkdir()
+    copy_of_checkout(copy)
     without_rows(copy)
     recipe = copy / "variables" / "recipes" / "unknown.yml"
     recipe.write_text(RECIPE, "utf-8")
     out = tmp_path / "out"
     command = [python_of(copy), "-m", "gpu_ami", "rehearse", "--boot", "unknown", "-o", out]
     done = process.run(command, timeout=3000, cwd=copy, check=False)
+    assert (out / "unknown" / "rehearsal.json").exists(), f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
     plan = json.loads((out / "unknown" / "plan.json").read_text("utf-8"))
     assert plan["unverified"] == {"nvidia_driver": "620.70.06", "cuda": "13.5"}
     row = json.loads((out / "unknown" / "rehearsal.json").read_text("utf-8"))
