@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from validator.observe import Observe, unproven
+from validator.plan import OBSERVED
 from validator.plan_document import PlanDocument, section
 from validator.probes import base_driver, since_image
 
@@ -52,6 +53,8 @@ def planned(plan: PlanDocument, component: str) -> dict[str, str]:
     if not package and not packages and "url" in row:
         unproven(f"{component} is installed by {str(row['url']).rpartition('/')[2]}, not from packages")
     versions = package | (packages if isinstance(packages, dict) else {})
+    if not versions and plan.get("origin") == OBSERVED:
+        unproven(f"{component} is of no package of this image: no package database can say whether its files are whole")
     if not versions:
         unproven(f"the plan names no packages of {component}")
     return {str(name): str(version) for name, version in versions.items()}

@@ -66,3 +66,17 @@ def test_installed_is_planned(family: str, planned: dict[str, str], wrong: str) 
 )
 def test_held_is_locked_to_the_planned_version(lock: str, message: str) -> None:
     assert judged(packages.check_held, "redhat", {"b": "2.35.30.0*"}, {"cat": lock}) == message
+
+
+@pytest.mark.parametrize(
+    ("origin", "reason"),
+    [
+        ({}, "the plan names no packages of nvidia_driver"),
+        ({"origin": "observed"}, "nvidia_driver is of no package of this image"),
+    ],
+)
+def test_reason_is_about_an_image_as_found(origin: dict[str, str], reason: str) -> None:
+    """Nobody who observed an image has a plan of it."""
+    plan = as_plan({"os": {"family": "debian"}, "nvidia_driver": {"version": "580.95.05"}, **origin})
+    with pytest.raises(pytest.skip.Exception, match=reason):
+        packages.planned(plan, "nvidia_driver")
