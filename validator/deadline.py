@@ -1,6 +1,7 @@
 """The deadline of a check in this process: a check that runs past it is interrupted.
 
-A time limit for each HTTP request of a boto3 client, from its first byte to the last one of the answer.
+A time limit for each HTTP request of a boto3 client, from its first byte to the last one of the answer. A wait for what
+happens elsewhere.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ import math
 import signal
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_Answer = TypeVar("_Answer")
 
 SURE_SECONDS = 1.0  # so long the alarm is taken to be as it was set: a check can set one of its own
 _end = 0.0  # of the running check (time.monotonic()); 0 for none
@@ -129,3 +133,11 @@ def _no_end(url: str) -> Exception:
         fmt = 'no complete answer from "{endpoint_url}" within {seconds:.0f} s'
 
     return NoEndError(endpoint_url=url, seconds=CALL_SECONDS)
+
+
+def wait_until(condition: Callable[[], _Answer], seconds: float, pause: float = 0.05) -> _Answer:
+    """Asks at least once, until the answer is true or the time is over; returns the last answer."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()) and time.monotonic() < end:
+        time.sleep(pause)
+    return answer

@@ -29,6 +29,7 @@ from gpu_ami.report import document
 from gpu_ami.validate import ProofOptions, cluster
 from localregion import host, mirror
 from localregion.rehearsal import results
+from validator.deadline import wait_until
 from validator.plan_document import package_system
 
 if TYPE_CHECKING:
@@ -147,9 +148,8 @@ def _remove(made: builds.Build, session: Session) -> None:
     except GpuAmiError as error:
         session.progress.note(f"{made.ami} was not removed: {error.message}")
         return
-    deadline = time.monotonic() + _REMOVED_SECONDS
-    while session.region.images and (session.region.images / made.ami).exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    images = session.region.images
+    wait_until(lambda: images is None or not (images / made.ami).exists(), _REMOVED_SECONDS, 0.1)
 
 
 def _simulated(row: Rehearsal, plan: Plan, report: Report) -> Sequence[str]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from localregion import housekeeping, region
 from localregion.images import base_image, source_ami
 from localregion.state import Layout, save_image
 from tests.localregion.test_daemon import RECORD
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -48,13 +49,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
     home = make_home(tmp_path / "home")
     yield home
     region.down(home)
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.05)
 
 
 def daemon_of(home: Path) -> ProcessIdentity:

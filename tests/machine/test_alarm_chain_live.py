@@ -37,6 +37,7 @@ from gpu_ami.telemetry import alarms
 from tests.localregion.alarms.conftest import Account
 from tests.machine.guest import GPU_TYPE, UNIT, Guest, Machine, debian_region, launched, newest_image
 from tests.telemetry.stacks import make_stack, make_telemetry
+from tests.waiting import until
 
 pytestmark = pytest.mark.machine
 
@@ -242,7 +243,7 @@ def give_own_alarms(chain: Chain, given: dict[str, str]) -> None:
         chain.aws, "i", chain.own_alarms, given | {key: arn for key, arn in chain.topics.items() if key in takes}
     )
     time.sleep(EVALUATIONS)
-    wait_for(lambda: "ALARM" not in {state for name, state in chain.aws.states().items() if name[:2] == "i-"}, SILENCE)
+    until(lambda: "ALARM" not in {state for name, state in chain.aws.states().items() if name[:2] == "i-"}, SILENCE)
 
 
 @pytest.mark.parametrize(
@@ -281,16 +282,9 @@ def silence(chain: Chain, unit: str, alarms: list[str]) -> None:
     names = sorted(f"i-{alarm}" for alarm in alarms)
     try:
         for name in names:
-            wait_for(lambda name=name: name in chain.raised(), SILENCE + 300)  # type: ignore[misc]
+            until(lambda name=name: name in chain.raised(), SILENCE + 300)  # type: ignore[misc]
             print(f"\n{unit} stopped: {name} after {time.time() - stopped:.0f} s", flush=True)
         assert sorted(name for name in chain.raised() if name.startswith("i-")) == names
     finally:
         chain.guest.sudo(f"systemctl start {unit}")
-    wait_for(lambda: {chain.aws.states()[name] for name in names} == {"OK"}, SILENCE)
-
-
-def wait_for(is_there: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_there():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s"
-        time.sleep(1)
+    until(lambda: {chain.aws.states()[name] for name in names} == {"OK"}, SILENCE)

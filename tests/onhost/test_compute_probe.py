@@ -22,6 +22,7 @@ import pytest
 from localregion.mirror import staging
 from localregion.mirror.table import Package, find_row
 from onhost import compute_probe
+from tests.waiting import until
 from validator import remote
 
 PROGRAM = Path(compute_probe.__file__)
@@ -217,9 +218,7 @@ def test_sigterm_ends_both_processes(machine: Machine) -> None:
     with PROGRAM.open() as program:
         process = subprocess.Popen(command, env=environment, stdin=program, stdout=subprocess.PIPE, cwd="/")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    until = time.monotonic() + 30
-    while not (found := children.read_text().split()) and time.monotonic() < until:
-        time.sleep(0.05)
+    found = until(lambda: children.read_text().split())
     time.sleep(0.5)  # the child may still be what it was forked from
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 143

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from gpu_ami.report import HostReport, Report, document, writer
 from gpu_ami.validate import recorder
 from gpu_ami.validate.recorder import Recorder
 from tests.report.examples import a_check, a_host, a_report
+from tests.waiting import until
 from validator.results import HostResults
 
 
@@ -75,10 +75,7 @@ def test_checks_of_a_pass_that_runs_are_saved_every_few_seconds(
     judged = [a_check("boot")]
     with made.recording():
         host.partial = lambda: HostResults("x", tuple(judged))
-        until = time.monotonic() + 30
-        while not on_disk(tmp_path).hosts[0].checks and time.monotonic() < until:
-            time.sleep(0.01)
-        assert on_disk(tmp_path).hosts[0].checks == (judged[0],)
+        assert until(lambda: on_disk(tmp_path).hosts[0].checks) == (judged[0],)
         host.partial = None
     assert made.complete().hosts[0].checks == ()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from localregion.backends import instance_access_key
 from tests.localregion.api.test_layer import client, refused
 from tests.localregion.conftest import SILENT_SECONDS, World
 from tests.localregion.container_machines import GPUS, ContainerMachine
+from tests.waiting import until
 
 Start = Callable[..., ContainerMachine]
 CLUSTER = "gpu-nodes"
@@ -40,14 +40,6 @@ def start(world: World, endpoint: str, tmp_path: Path) -> Iterator[Start]:
     yield one
     for machine in machines:
         machine.close()
-
-
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    ends = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < ends, "not in time"
-        time.sleep(0.05)
-    return found
 
 
 def instances(ecs: Any, query: str = "", cluster: str = CLUSTER) -> list[dict[str, Any]]:

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpu_ami.process import identify
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -67,18 +66,11 @@ def test_failure_says_the_command_and_its_error(home: Path, environment: dict[st
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_ends_what_it_started(home: Path, environment: dict[str, str], signum: int) -> None:
     waiting = started(environment | {"FAKE": "waits"})
-    wait_for(lambda: (home / "began").exists() and (home / "began").read_text().endswith("\n"))
+    until(lambda: (home / "began").exists() and (home / "began").read_text().endswith("\n"))
     child = int((home / "began").read_text())
     waiting.send_signal(signum)
     _, told = waiting.communicate(timeout=30)
     assert waiting.returncode == 130
     assert "interrupted; everything it started was cleaned up" in told and "Traceback" not in told
     assert [path.name for path in (home / "base").iterdir()] == ["lock"]
-    wait_for(lambda: identify(child) is None)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: identify(child) is None)

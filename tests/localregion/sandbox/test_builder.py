@@ -12,7 +12,7 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from localregion.images import base_image
 from localregion.machines import PROCESS, Exit
 from localregion.sandbox.builder import BuilderSpec, Sandboxes, SandboxMachine, grow, unusable
 from tests.localregion.conftest import World
+from tests.waiting import until
 
 mounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount and enter namespaces")
 MIB = 1024**2
@@ -153,13 +154,6 @@ def free_port() -> int:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.02)
 
 
 @pytest.fixture

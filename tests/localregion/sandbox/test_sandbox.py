@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from localregion.images import rootfs_layers
 from localregion.images.rootfs_layers import Base, Tree
 from localregion.machines.boards import Devices
 from localregion.sandbox import sandbox
+from tests.waiting import until
 
 QUIET = Progress("quiet")
 DEBIAN = Base("debian12")
@@ -62,13 +62,6 @@ def ssh(one: sandbox.Sandbox, command: str) -> str:
     done = subprocess.run([*words, f"{one.user}@{one.host}", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.05)
 
 
 def rooms(home: Path) -> list[int]:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -115,10 +114,3 @@ class Installed:
 
     def names_run(self) -> list[str]:
         return self.ran.read_text().split() if self.ran.exists() else []
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "condition did not come true"
-        time.sleep(0.05)

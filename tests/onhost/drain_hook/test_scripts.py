@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.onhost.drain_hook.programs import hook_module, wait_for
+from tests.onhost.drain_hook.programs import hook_module
+from tests.waiting import until
 
 scripts = hook_module("scripts")
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
@@ -65,7 +66,7 @@ def test_a_script_ends_at_its_deadline_with_all_that_it_started(tmp_path: Path) 
     result = scripts.run(script(tmp_path, "a", body), ENVIRONMENT, 0.3, always)
     assert result.outcome == "timed out" and time.monotonic() - began < 10
     child = int((tmp_path / "pid").read_text())
-    wait_for(lambda: not _runs(child))
+    until(lambda: not _runs(child))
 
 
 def _runs(pid: int) -> bool:

@@ -17,7 +17,8 @@ import jinja2
 import pytest
 import yaml
 
-from tests.onhost.drain_hook.programs import ROOT, SPOT, FakeMetadata, Installed, hook_module, wait_for
+from tests.onhost.drain_hook.programs import ROOT, SPOT, FakeMetadata, Installed, hook_module
+from tests.waiting import until
 
 ROLE = ROOT / "roles" / "drain_hook"
 HOME = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__drain_hook_home"]
@@ -131,7 +132,7 @@ def test_a_kill_in_the_middle_repeats_only_what_was_interrupted(tmp_path: Path) 
     hook.script("30-c", "true")
     with FakeMetadata(**SPOT) as imds:
         running = hook.start(imds.address)
-        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
         running.kill()
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # systemd kills all of the unit's processes
         running.communicate(timeout=30)
@@ -147,7 +148,7 @@ def test_sigterm_ends_the_script_and_the_next_start_goes_on(tmp_path: Path) -> N
     hook.script("10-a", f"[ -e {tmp_path}/again ] || sleep 60")
     with FakeMetadata(**SPOT) as imds:
         running = hook.start(imds.address)
-        wait_for(hook.names_run)
+        until(hook.names_run)
         running.terminate()
         assert running.wait(30) == 0 and hook.lines("drained") == []
         (tmp_path / "again").touch()
@@ -173,13 +174,13 @@ def test_it_goes_on_when_the_metadata_service_comes_back(tmp_path: Path) -> None
         imds.status = 503
         running = hook.start(imds.address)
         status = tmp_path / "status.json"
-        wait_for(lambda: status.exists() and json.loads(status.read_text())["looks"] > 2)
+        until(lambda: status.exists() and json.loads(status.read_text())["looks"] > 2)
         assert "expected status 200 or 404, got 503" in json.loads(status.read_text())["problems"][0]
         imds.status = 200
-        wait_for(lambda: imds.asked.count("spot/instance-action") > 1)
+        until(lambda: imds.asked.count("spot/instance-action") > 1)
         imds.issued += 1
         imds.categories.update(SPOT)
-        wait_for(lambda: hook.lines("drained"))
+        until(lambda: hook.lines("drained"))
         assert json.loads(status.read_text())["problems"] == []
         running.terminate()
         output, _ = running.communicate(timeout=30)
@@ -213,7 +214,7 @@ def test_a_drill_runs_the_drills_scripts_alone_and_systemd_is_told(tmp_path: Pat
         running = hook.start(imds.address, "--interval", "60", NOTIFY_SOCKET=address)
         sent = [listener.recv(4096).decode().split("\n")[0] for _ in range(2)]
         running.send_signal(signal.SIGUSR1)
-        wait_for(lambda: hook.lines("drained"))
+        until(lambda: hook.lines("drained"))
         running.terminate()
         assert running.wait(30) == 0
     assert sent == ["READY=1", "WATCHDOG=1"] and hook.names_run() == []

@@ -18,6 +18,7 @@ from moto import mock_aws
 
 from localregion import backends
 from tests.onhost.neuron_monitor.programs import FILES, ROOT, publisher_module, report, runtime
+from tests.waiting import until
 
 documents, service = publisher_module("documents"), publisher_module("service")
 SINKS = publisher_module("service").FileSink
@@ -122,9 +123,7 @@ def test_service_notifies_systemd_and_ends_with_its_monitor(tmp_path: Path) -> N
 
 def test_service_ends_its_monitor_on_sigterm(tmp_path: Path) -> None:
     running = start(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "pid").is_file() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until((tmp_path / "pid").is_file)
     running.send_signal(signal.SIGTERM)
     assert running.wait(30) == 0
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.onhost.drain_hook.programs import FakeMetadata, Installed, wait_for
+from tests.onhost.drain_hook.programs import FakeMetadata, Installed
 from tests.validator.checks.conftest import FakeMachine, Judge
+from tests.waiting import until
 from validator.checks import drain_hook
 from validator.cloudwatch import LogEvent
 from validator.plan import as_plan
@@ -157,7 +158,7 @@ def test_the_last_look_of_the_real_hook_is_read(tmp_path: Path) -> None:
         imds.status = 503
         running = hook.start(imds.address)
         reading = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        wait_for(lambda: imds.asked)
+        until(lambda: imds.asked)
         imds.status = 200
         shown, _ = reading.communicate(timeout=60)
         running.terminate()
@@ -174,7 +175,7 @@ def test_the_program_of_a_drill_finds_the_line_of_the_running_hook(tmp_path: Pat
     programs.mkdir()
     with FakeMetadata() as imds:
         running = hook.start(imds.address, "--interval", "60")
-        wait_for(lambda: (tmp_path / "status.json").exists())
+        until(lambda: (tmp_path / "status.json").exists())
         (programs / "systemctl").write_text(f"#!/bin/sh\necho {running.pid}\n")
         (programs / "systemctl").chmod(0o755)
         words = ["sh", "-c", drain_hook.DRILL, "drill", str(hook.log), "unit", "20"]

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.validator.conftest import ROOT, Breakable, Run, Sshd
+from tests.waiting import until
 from validator import evidence
 from validator.deadline import CheckTimeout
 from validator.engine import scheduler
@@ -99,7 +100,7 @@ def test_silent_host_costs_one_timeout(run: Run, serve: Callable[[Callable[[sock
 
 def test_reconnect_happens_once_and_is_recorded(run: Run, breakable: Breakable) -> None:
     def cut_when_busy() -> None:
-        wait_until(lambda: bool(running("sleep 3.17")))
+        until(lambda: bool(running("sleep 3.17")))
         breakable.cut()
 
     threading.Thread(target=cut_when_busy, daemon=True).start()
@@ -364,11 +365,11 @@ def test_interrupt_kills_running_commands(sshd: Sshd, tmp_path: Path, hosts: int
     )
     command = [sys.executable, "-c", start, "-p", "validator.plugin", f"--hosts={','.join(names)}", *options]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until(lambda: len(running(nap)) == 2 * hosts)
+    until(lambda: len(running(nap)) == 2 * hosts)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=30)
     assert process.returncode == 2 and "KeyboardInterrupt" in said, said
-    wait_until(lambda: not running(nap))
+    until(lambda: not running(nap))
 
 
 def running(command: str) -> list[str]:
@@ -381,13 +382,6 @@ def running(command: str) -> list[str]:
         except OSError:
             continue  # it has just ended
     return found
-
-
-def wait_until(ready: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not ready():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def test_check_past_its_deadline_is_reported_however_long_that_takes(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.validator.conftest import Sshd
+from tests.waiting import until
 from validator.transport import ssh
 from validator.transport.ssh import expand
 
@@ -45,10 +45,7 @@ def test_commands_run_through_a_program_that_ends_with_the_connection(sshd: Sshd
         assert connection.run("echo $((6*7))").text == "42\n" and running()
         done = connection.run("head -c 3000000 /dev/zero")
         assert len(done.stdout) == 3_000_000
-    until = time.monotonic() + 5
-    while running() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not running()
+    until(lambda: not running(), 5)
 
 
 def test_a_program_that_fails_is_named_with_its_last_words(sshd: Sshd) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.validator.conftest import Breakable, Sshd
+from tests.waiting import until
 from validator.transport import ssh
 from validator.transport.budget import TOTAL_BYTES, TOTAL_SECONDS
 from validator.transport.errors import BudgetSpent
@@ -47,10 +48,7 @@ def test_stream_yields_lines_and_kills_the_command(sshd: Sshd) -> None:
         lines = connection.stream("echo one; echo two; exec sleep 8151")
         assert [next(lines), next(lines)] == [b"one", b"two"]
         lines.close()
-        until = time.monotonic() + 5
-        while not nothing_left("sleep 815[1]") and time.monotonic() < until:
-            time.sleep(0.02)
-        assert nothing_left("sleep 815[1]")
+        until(lambda: nothing_left("sleep 815[1]"), 5)
 
 
 def test_connect_by_url(sshd: Sshd) -> None:
