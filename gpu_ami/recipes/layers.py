@@ -33,7 +33,6 @@ from gpu_ami.recipes.rules import NO_KEYS, SEVERITIES, ResolveContext
 from gpu_ami.recipes.site import components_of, in_order, require_valid, site_folder, site_roles, unused_role
 from gpu_ami.recipes.solver import Solution, with_kernel
 from validator.measurement import BY_NAME
-from validator.probes.agent import retention_days
 from validator.schema import Choice, Integer, Keys, ListOf, Mistake, Named, Text, did_you_mean, key_path
 
 # What a recipe must say itself; everything else may come from the layers below it.
@@ -108,6 +107,8 @@ def _source_ami() -> Keys:
 
 def _telemetry(facts: Facts) -> Keys:
     """What is published: metrics and logs. Further logs are keys of the components that write them."""
+    from validator.probes.agent import retention_days  # with pytest, which is not there before pip has run
+
     group = Text("/ec2/accelerated/accel-event-log", r"[\w./#-]{1,512}")
     return Keys(
         {
