@@ -19,13 +19,13 @@ from .configuration import Section, get_number, get_section, get_text
 from .journal import Journal
 from .metadata import Metadata, Unavailable
 
-_PARTS = HOME + "/etc/amazon-cloudwatch-agent.d"
+PARTS = HOME + "/etc/amazon-cloudwatch-agent.d"
 
 
 def main() -> int:
     journal = Journal(HOME + "/logs/amazon-cloudwatch-agent.log")
     try:
-        config = configuration.load_folder(_PARTS)
+        config = configuration.load_folder(PARTS)
     except configuration.Refused as error:
         for mistake in error.mistakes:
             journal.error(mistake)
@@ -33,7 +33,7 @@ def main() -> int:
     if not config.get("metrics") and not config.get("logs"):
         return _fail(
             journal,
-            f"no metrics and no logs are configured in {_PARTS}; run amazon-cloudwatch-agent-ctl -a fetch-config",
+            f"no metrics and no logs are configured in {PARTS}; run amazon-cloudwatch-agent-ctl -a fetch-config",
         )
     if "nvidia_gpu" in get_section(config, "metrics", "metrics_collected"):
         refusal = gpu.check_rights()
