@@ -68,6 +68,7 @@ class AccountLayer:
         self, app: WSGIApplication, settings: AccountSettings, ec2: Ec2, judge: Authorization | None = None
     ) -> None:
         self._app, self._settings, self._ec2, self._judge = app, settings, ec2, judge
+        self._images_may_be_public = settings.images_may_be_public
         ec2.ebs_default_key = ec2.make_key(settings.ebs_key) if settings.ebs_key else ""
         if settings.has_spot_role:
             ec2.make_role(_SPOT_ROLE, _SPOT_PATH, _trust("spot"))
@@ -96,7 +97,7 @@ class AccountLayer:
             is_spot = parameters.get("InstanceMarketOptions.MarketType") == "spot"
             if is_spot and not settings.has_spot_role:
                 return _NO_SPOT_ROLE
-        if call.name == "ec2:ModifyImageAttribute" and not settings.images_may_be_public:
+        if call.name == "ec2:ModifyImageAttribute" and not self._images_may_be_public:
             added = [
                 value for key, value in parameters.items() if re.fullmatch(r"LaunchPermission\.Add\.\d+\.Group", key)
             ]
@@ -110,12 +111,15 @@ class AccountLayer:
         if call.name == "iam:SimulatePrincipalPolicy":
             return _query_answer(call.action, f"<EvaluationResults>{self._simulated(call)}</EvaluationResults>")
         settings = self._settings
+        if call.action in ("DisableImageBlockPublicAccess", "EnableImageBlockPublicAccess"):
+            self._images_may_be_public = call.action.startswith("Disable")
+        public = {"imageBlockPublicAccessState": "unblocked" if self._images_may_be_public else "block-new-sharing"}
         answers: dict[str, Mapping[str, Any]] = {
             "GetEbsDefaultKmsKeyId": {"kmsKeyId": self._ec2.ebs_default_key or AWS_EBS},
             "GetEbsEncryptionByDefault": {"ebsEncryptionByDefault": str(bool(settings.ebs_key)).lower()},
-            "GetImageBlockPublicAccessState": {
-                "imageBlockPublicAccessState": "unblocked" if settings.images_may_be_public else "block-new-sharing"
-            },
+            "GetImageBlockPublicAccessState": public,
+            "DisableImageBlockPublicAccess": public,
+            "EnableImageBlockPublicAccess": public,
             "DescribeCapacityReservations": {"capacityReservationSet": ""},  # of no names: the region has none
             "GetAllowedImagesSettings": {"state": "disabled"},
             "DescribeVpcBlockPublicAccessOptions": {"vpcBlockPublicAccessOptions": {"internetGatewayBlockMode": "off"}},

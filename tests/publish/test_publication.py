@@ -146,6 +146,9 @@ def test_an_organization_is_shared_with(account: Account) -> None:
 def test_a_public_image_is_named_in_the_policy(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
     out = account.build()
     account.policy(share={"public": True})
+    assert account.publish(out) == 4
+    assert "block public access for AMIs is on (block-new-sharing)" in capsys.readouterr().out
+    account.client("ec2").disable_image_block_public_access()
     assert account.publish(out) == 0
     assert account.shared(HOME, account.images(HOME)[0]["ImageId"]) == [{"Group": "all"}]
     account.policy(share={"accounts": [CONSUMER]})
