@@ -21,6 +21,7 @@ from gpu_ami.cloud.policies import read_policy
 from gpu_ami.cloud.preflight.findings import Finding
 from gpu_ami.plan import resolve_source_ami
 from localregion.api import protocol
+from tests.aws_requests import check_call
 from validator import aws
 
 REGION = "us-east-1"
@@ -172,14 +173,16 @@ def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "session-manager-plugin" else which(name))
     monkeypatch.setattr(Cloud, "image", lambda _, ami: account.image if ami == account.image["ImageId"] else None)
 
-    def quota(*, QuotaCode: str, **_: Any) -> dict[str, Any]:
-        value = account.quotas.get(QuotaCode, 10_000)
+    def quota(**asked: Any) -> dict[str, Any]:
+        check_call("service-quotas", "get_service_quota", asked)
+        value = account.quotas.get(asked["QuotaCode"], 10_000)
         if value < 0:
             raise refusal("AccessDeniedException")
         return {"Quota": {"Value": float(value)}}
 
-    def simulate(*, ActionNames: list[str], **_: Any) -> dict[str, Any]:
-        rows = [(name, account.simulated.get(name, "allowed")) for name in ActionNames]
+    def simulate(**asked: Any) -> dict[str, Any]:
+        check_call("iam", "simulate_principal_policy", asked)
+        rows = [(name, account.simulated.get(name, "allowed")) for name in asked["ActionNames"]]
         return {"EvaluationResults": [{"EvalActionName": name, "EvalDecision": decision} for name, decision in rows]}
 
     def client(cloud: Cloud, service: str) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 from gpu_ami.cloud.preflight.findings import Level
+from tests.aws_requests import Checked
 from tests.cloud.preflight.account import AGENT, DEAD_MAN, REGION, TRUST, Account, Wrapped, other_vpc, security_group
 
 ERROR, OK, WARNING = Level.ERROR, Level.OK, Level.WARNING
@@ -32,8 +32,10 @@ def _in_use(account: Account) -> None:
     pages = [{"Reservations": [{"Instances": [running, spot]}]}]
     real = account.ec2
 
+    stub = Checked("ec2", describe_instances=pages)
+
     def get_paginator(name: str) -> Any:
-        return SimpleNamespace(paginate=lambda **_: pages) if name == "describe_instances" else real.get_paginator(name)
+        return (stub if name == "describe_instances" else real).get_paginator(name)
 
     account.cloud._ec2 = Wrapped(real, get_paginator=get_paginator)
 

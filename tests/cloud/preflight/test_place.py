@@ -12,6 +12,7 @@ from gpu_ami.cloud.preflight import network, resources
 from gpu_ami.cloud.preflight.findings import Level, ok
 from gpu_ami.cloud.preflight.resources import quota_of, reservations
 from gpu_ami.recipes import load_facts
+from tests.aws_requests import Checked
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,10 @@ def _quotas(ways: tuple[str, ...], limits: dict[str, float]) -> list[tuple[Level
     """Findings of one p5.48xlarge (192 vCPUs) that a place buys in these ways; limits: by quota code."""
     types = {"InstanceTypes": [{"InstanceType": "p5.48xlarge", "VCpuInfo": {"DefaultVCpus": 192}}]}
     pages = {"describe_instance_types": [types], "describe_instances": [{"Reservations": []}]}
-    ec2 = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=lambda **_: pages[name]))
-    service = SimpleNamespace(get_service_quota=lambda ServiceCode, QuotaCode: {"Quota": {"Value": limits[QuotaCode]}})
+    ec2 = Checked("ec2", **pages)
+    service = Checked(
+        "service-quotas", get_service_quota=lambda **asked: {"Quota": {"Value": limits[asked["QuotaCode"]]}}
+    )
     scope: Any = SimpleNamespace(
         place=Place("aws", "us-east-1", capacity=Capacity({"*": ways})), ec2=ec2,
         cloud=SimpleNamespace(client=lambda _: service),
@@ -91,9 +94,8 @@ def test_every_instance_type_of_the_facts_has_a_quota() -> None:
 
 def scope(ways: tuple[str, ...], rows: list[dict[str, Any]]) -> Any:
     subnets = [{"SubnetId": "subnet-0000000a", "AvailabilityZone": "us-east-1a"}]
-    ec2 = SimpleNamespace(
-        describe_capacity_reservations=lambda **_: {"CapacityReservations": rows},
-        describe_subnets=lambda **_: {"Subnets": subnets},
+    ec2 = Checked(
+        "ec2", describe_capacity_reservations={"CapacityReservations": rows}, describe_subnets={"Subnets": subnets}
     )
     place = Place(
         "aws", "us-east-1", network=Network(subnet_ids=("subnet-0000000a",)), capacity=Capacity(ways={"*": ways})

@@ -10,6 +10,7 @@ import pytest
 from gpu_ami.cloud.place import Capacity, Place
 from gpu_ami.cloud.preflight import spot
 from gpu_ami.cloud.preflight.findings import Level, Scope
+from tests.aws_requests import Checked
 
 ARN = "arn:aws:iam::123456789012:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"
 CALLER = "arn:aws:iam::123456789012:user/ci"
@@ -34,15 +35,16 @@ def scope(
 
     pages = [{"Grants": []}, {"Grants": [{}] * grants}]
     clients = {
-        "iam": SimpleNamespace(
+        "iam": Checked(
+            "iam",
             get_role=get_role,
             simulate_principal_policy=simulate,
             exceptions=SimpleNamespace(NoSuchEntityException=NoSuchEntity),
         ),
-        "sts": SimpleNamespace(get_caller_identity=lambda: {"Arn": CALLER}),
-        "kms": SimpleNamespace(get_paginator=lambda _: SimpleNamespace(paginate=lambda **_: pages)),
+        "sts": Checked("sts", get_caller_identity={"Arn": CALLER}),
+        "kms": Checked("kms", list_grants=pages),
     }
-    ec2 = SimpleNamespace(get_ebs_default_kms_key_id=lambda: {"KmsKeyId": key or "alias/aws/ebs"})
+    ec2 = Checked("ec2", get_ebs_default_kms_key_id={"KmsKeyId": key or "alias/aws/ebs"})
     place = Place("aws", "us-east-1", capacity=Capacity({"*": ways}))
     cloud: Any = SimpleNamespace(client=clients.__getitem__, place=place, ec2=ec2)
     return Scope(cloud, {"build": {"instance_type": "m5.xlarge"}, "instance_types": [{"name": "g5.xlarge"}]})  # type: ignore[typeddict-item]
