@@ -23,7 +23,7 @@ from gpu_ami.errors import UsageError
 from gpu_ami.files import write_json
 from gpu_ami.plan import SITE_FOLDER
 from gpu_ami.release.keys import TrustedKey
-from gpu_ami.report import PASS, Report, ctrf, page, page_machine, writer
+from gpu_ami.report import PASS, Report, page, page_machine, writer
 from gpu_ami.report import certificate as certificates
 from gpu_ami.report import document as reports
 from validator import foreign_names
@@ -156,7 +156,7 @@ IMAGE_DIGEST, SNAPSHOT_DIGEST, SHA256 = "awsImage", "awsSnapshot", "sha256"
 # Files that a statement may name, relative to the certificate's folder; nothing else is ever opened for one. All that
 # people and programs are shown of a proof is among them, and the site's roles whose footprints explain files.
 PAGES = (
-    certificates.MARKDOWN_FILE, page.PAGE_FILE, writer.SUMMARY_FILE, writer.JUNIT_FILE, ctrf.CTRF_FILE,
+    certificates.MARKDOWN_FILE, page.PAGE_FILE, writer.SUMMARY_FILE, writer.JUNIT_FILE, writer.CTRF_FILE,
 )  # fmt: skip
 EVIDENCE_FOLDER = "evidence"
 _FOLDERS = (EVIDENCE_FOLDER, SITE_FOLDER)

@@ -1,8 +1,7 @@
 """The results of a proof: JSON and JUnit, and Markdown and HTML.
 
 document             the records of a report: hosts, checks, verdicts; reads report.json
-ctrf                 ctrf.json: a report in the common test report format
-writer               writes report.json, junit.xml and summary.md; the last lines of a command
+writer               writes report.json, junit.xml, ctrf.json and summary.md; the last lines of a command
 left_out             what a person left out of a proof on purpose
 merge                joins the reports of shards
 certificate          certificate.json and certificate.md

@@ -4,36 +4,50 @@ junit.xml: a suite a machine, a case a check. What was not proven is skipped wit
 
 The last lines of a command: the verdict, every failure with its message, and where the files are. summary.md: a
 report as people read it on the page of a CI job. Written for every report, also one that failed.
+
+ctrf.json: a report in the common test report format, which dashboards of several CI systems read.
+
+https://ctrf.io, specification 0.0.0 (read 2026-11-27): reportFormat, specVersion, results with tool, summary and tests.
+UNPROVEN and waived checks are `skipped`, checks that broke `other`; neither counts as passed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from gpu_ami import foreign_text
+from gpu_ami import __version__, foreign_text
 from gpu_ami.files import write_json, write_text
-from gpu_ami.report.document import ERROR, FAIL, FLAKY, PASS, REPORT_FILE
+from gpu_ami.report import left_out, templating
+from gpu_ami.report.certificate import Certificate, as_found_lines, carried_lines
+from gpu_ami.report.document import (
+    ERROR,
+    FAIL,
+    FLAKY,
+    PASS,
+    REPORT_FILE,
+    UNAVAILABLE,
+    UNPROVEN,
+    HostReport,
+    Report,
+    counts,
+)
+from validator import waivers
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gpu_ami.report.document import HostReport, Report
+    from validator.results import CheckRecord
+if TYPE_CHECKING:
     from validator.results import CheckRecord
 
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from gpu_ami.report import ctrf, left_out, templating
-from gpu_ami.report.certificate import Certificate, as_found_lines, carried_lines
-from gpu_ami.report.document import HostReport, Report, counts
-from validator import waivers
-
 JUNIT_FILE = "junit.xml"
 SIGNATURE_FILE = "report.dsse.json"  # gpu_ami.release.report_signature
+CTRF_FILE = "ctrf.json"
+_STATUS = {PASS: "passed", FAIL: "failed", FLAKY: "failed", UNPROVEN: "skipped", UNAVAILABLE: "skipped"}
 
 
 def text(report: Report) -> str:
@@ -100,7 +114,7 @@ def write(report: Report, folder: Path) -> Path:
     path = folder / REPORT_FILE
     write_json(path, report.to_json())
     write_text(folder / JUNIT_FILE, text(report))
-    write_json(folder / ctrf.CTRF_FILE, ctrf.document(report))
+    write_json(folder / CTRF_FILE, ctrf_document(report))
     return path
 
 
@@ -241,3 +255,54 @@ def _lines(message: str) -> list[str]:
     lines = message.splitlines()
     rest = len(lines) - _MESSAGE_LINES
     return [*lines[:_MESSAGE_LINES], *([f"({rest} more lines in report.html)"] if rest > 0 else [])]
+
+
+def ctrf_document(report: Report) -> dict[str, Any]:
+    """The document. A machine that could not be checked is a test of status `other`."""
+    tests = [test for host in report.hosts for test in _ctrf_tests(host)]
+    if report.incomplete:
+        tests.append({"name": "the proof is complete", "status": "other", "duration": 0, "message": report.incomplete})
+    counts = {
+        status: sum(test["status"] == status for test in tests)
+        for status in ("passed", "failed", "pending", "skipped", "other")
+    }
+    summary = {"tests": len(tests), **counts, "start": _millis(report.started), "stop": _millis(report.finished)}
+    tool = {"name": "gpu-ami", "version": __version__}
+    return {
+        "reportFormat": "CTRF",
+        "specVersion": "0.0.0",
+        "results": {"tool": tool, "summary": summary, "tests": tests, "environment": {"buildName": report.name}},
+    }
+
+
+def _ctrf_tests(host: HostReport) -> list[dict[str, Any]]:
+    tests = [_ctrf_test(check, host) for check in host.checks]
+    if host.error:
+        row = {"name": f"{host.name}: the machine can be checked", "status": "other", "duration": 0}
+        tests.append(row | {"message": host.error, "suite": [host.name]})
+    return tests
+
+
+def _ctrf_test(check: CheckRecord, host: HostReport) -> dict[str, Any]:
+    status = "skipped" if check.waived else _STATUS.get(check.verdict, "other")
+    test: dict[str, Any] = {
+        "name": check.id,
+        "status": status,
+        "duration": round(check.seconds * 1000),
+        "suite": [host.name, check.role],
+        "tags": [check.tier],
+        "rawStatus": str(check.verdict),
+    }
+    if status != "passed" and check.message:
+        test["message"] = check.message
+    if check.verdict == FLAKY:
+        test["flaky"] = True
+    return test
+
+
+def _millis(text: str) -> int:
+    """Milliseconds since 1970 of a time in RFC 3339; 0 where it is none."""
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return 0

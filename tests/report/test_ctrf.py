@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpu_ami.report import ctrf
+from gpu_ami.report import writer
 from tests.report.examples import a_check, a_host, a_report, error_host
 
 
 def test_every_check_is_a_test_with_its_status() -> None:
     further = (a_check("cuda", "UNPROVEN"), a_check("hygiene", "FAIL"), a_check("mine", "ERROR"))
-    results = ctrf.document(a_report(a_host("g5.12xlarge", *further), error_host()))["results"]
+    results = writer.ctrf_document(a_report(a_host("g5.12xlarge", *further), error_host()))["results"]
     status = {test["name"]: test["status"] for test in results["tests"]}
     assert status["boot::test_it"] == "passed"
     assert (status["cuda::test_it"], status["hygiene::test_it"], status["mine::test_it"]) == (
@@ -27,5 +27,5 @@ def test_every_check_is_a_test_with_its_status() -> None:
 
 
 def test_an_interrupted_proof_is_not_all_passed() -> None:
-    results = ctrf.document(a_report(a_host(), incomplete="interrupted"))["results"]
+    results = writer.ctrf_document(a_report(a_host(), incomplete="interrupted"))["results"]
     assert results["summary"]["other"] == 1
