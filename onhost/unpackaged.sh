@@ -24,7 +24,7 @@ merged=
     owned
     echo //
     find /etc /usr /boot /opt /srv -xdev \
-        \( -path /usr/share -o -path /usr/src -o -path /usr/include -o -name __pycache__ -o -path '/usr/lib/modules/*/build' \) -prune \
+        \( -path /usr/share -o -path '/usr/src/linux-*' -o -path /usr/src/kernels -o -path /usr/include -o -name __pycache__ -o -path '/usr/lib/modules/*/build' \) -prune \
         -o \( -type f -o -type l \) -printf '%y\t%m\t%p\t%l\n'
 } | awk -F '\t' -v su="$su" -v whole="${whole:-}" -v merged="$merged" '
     found && !($3 in own) { print | "sort -t \"\t\" -k 3" }

@@ -63,6 +63,9 @@ def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
     generated = ["generated", "generated and changed"] if family == "debian" else []
     for name in ("owned", "moved.real", "own file", *generated):
         (tmp_path / "etc" / name).write_text("x")
+    for name in ("own-1.0", "linux-headers-6.1"):  # the kernel's headers are thousands of packaged files
+        (tmp_path / "src" / name).mkdir(parents=True)
+        (tmp_path / "src" / name / "Makefile").write_text("x")
     digests = [hashlib.md5(content).hexdigest() for content in (b"x", b"y")]
     hashes = tmp_path / "hashfile"
     hashes.write_text("".join(f"{one}  {tmp_path}/etc/{name}\n" for one, name in zip(digests, generated, strict=False)))
@@ -86,7 +89,8 @@ def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
         .replace("/var/lib/dpkg/status", str(status))
         .replace("/var/lib/dpkg/info/*.list", str(tmp_path / "list"))
         .replace("/var/lib/ucf/hashfile", str(hashes))
-        .replace("find /etc /usr /boot /opt /srv", f"find {tmp_path}/etc")
+        .replace("find /etc /usr /boot /opt /srv", f"find {tmp_path}/etc {tmp_path}/src")
+        .replace("/usr/src/", f"{tmp_path}/src/")
         .replace('su=$(readlink -f "$(command -v su)")', "su=/usr/bin/su")
     )
     done = subprocess.run(
@@ -94,7 +98,11 @@ def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     listed = [line.split("\t")[2] for line in done.stdout.splitlines()]
-    assert listed == [*(f"{tmp_path}/etc/{name}" for name in (*generated[1:], "own file")), "end"]
+    assert listed == [
+        *(f"{tmp_path}/etc/{name}" for name in (*generated[1:], "own file")),
+        f"{tmp_path}/src/own-1.0/Makefile",
+        "end",
+    ]
     (tmp_path / "list").write_text("/etc/other\n")
     (tmp_path / "bin" / "rpm").write_text("#!/bin/sh\n")
     assert subprocess.run(["sh", "-c", text], capture_output=True, timeout=30, check=False).returncode == 3
