@@ -112,7 +112,9 @@ class Content:
         for repository, packages in self.repositories.items():
             debian = self.debian_parts(pool, repository)
             identity = [code, repr(repository), _digests(packages, pool), self._debian_identity(repository, pool)]
-            fill = partial(_write_repository, repository, packages, debian, pool, gpg)
+            fill = partial(
+                _write_repository, repository=repository, packages=packages, debian=debian, pool=pool, gpg=gpg
+            )
             _link(pool.get_folder(identity, fill), root)
         for download, item in self.files.values():
             identity = [code, repr(download), _identity(item, pool)]
@@ -176,13 +178,13 @@ def _link(made: Path, root: Path) -> None:
 
 
 def _write_repository(
+    root: Path,
+    *,
     repository: Repository,
     packages: Mapping[str, Package],
     debian: Iterable[debian_archive.Archive],
     pool: Pool,
     gpg: Gpg,
-    *,
-    root: Path,
 ) -> None:
     built = dict(zip(packages, pool.get(list(packages.values()), gpg), strict=True))
     flat = repository.flat

@@ -84,7 +84,7 @@ def test_versions_are_text() -> None:
         for path, value in leaves(value, path)
         if isinstance(value, float) and not path.startswith("prices.on_demand.hourly_usd.")
     ]
-    assert {path.rpartition(".")[2] for path in numbers} <= {"memory_gib", "gib"}
+    assert {path.rpartition(".")[2] for path in numbers} <= {"memory_gib", "gib", "month_usd"}
 
 
 def test_the_check_for_numbers_sees_one() -> None:
