@@ -4,8 +4,8 @@
     python bench/bench_proof.py out/debian12-gpu --commands 20     the longest commands, too
 
 Reads report.json and the round trips that a proof keeps with the evidence of each machine; runs nothing. A round trip
-is a batch of commands, four of which run at a time on the host: its time until the longest command has ended is divided
-among the commands by their own times, the rest is *round trip*. While no batch is under way, checks wait for
+is a batch of commands, four of which run at a time on the host: the time that they need there is divided among them by
+their own times, the rest is *round trip*. While no batch is under way, checks wait for
 CloudWatch, or the validator computes: *waiting*. *start* and *end* are the validator's own, before the first and after
 the last batch.
 """
@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 from gpu_ami.errors import UsageError  # noqa: E402
 from gpu_ami.report import document  # noqa: E402
 from validator.evidence import ROUND_TRIPS_FILE  # noqa: E402
+from validator.transport.shell import WORKERS  # noqa: E402
 
 # File of checks → what its commands are counted as; all others are "other checks".
 PARTS = {
@@ -75,11 +76,12 @@ def profile(each: Pass) -> Counter[str]:
         parts[WAITING if number else START] += began - ended
         seconds = max(0.0, trip["began"] + trip["seconds"] - began)
         ran = sum(command["seconds"] for command in trip["commands"])
-        longest = min(seconds, max((command["seconds"] for command in trip["commands"]), default=0.0))
+        # Four at a time: many short ones keep the host as busy as a long one.
+        busy = min(seconds, max([ran / WORKERS, *(command["seconds"] for command in trip["commands"])]))
         for command in trip["commands"]:
             if ran:
-                parts[part_of(command)] += longest * command["seconds"] / ran
-        parts[ROUND_TRIP] += seconds - longest
+                parts[part_of(command)] += busy * command["seconds"] / ran
+        parts[ROUND_TRIP] += seconds - busy
         ended = began + seconds
     parts[END] += max(0.0, each.began + each.seconds - ended)
     return parts

@@ -43,6 +43,10 @@ def trip(at: float, seconds: float, *commands: dict[str, Any]) -> dict[str, Any]
             ],
             {"start": 1, "other checks": 1, "waiting": 2, "evidence": 4.5, "round trip": 0.5, "end": 1},
         ),
+        (  # eight of 1 s, four at a time: 2 s
+            [trip(1, 2.5, *(command(1, "kernel::test_x") for _ in range(8)))],
+            {"start": 1, "other checks": 2, "round trip": 0.5, "end": 6.5},
+        ),
         (  # of two shells, at the same time: nothing is counted twice
             [trip(0, 4, command(4, "hygiene::test_x")), trip(2, 4, command(1, "inventory::test_x"))],
             {"hygiene": 4, "account": 1, "round trip": 1, "end": 4},
