@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,14 @@ NO_ENDPOINT = "http://region-is-down.invalid"
 # ParallelCluster's names of systems are id and version of os-release, but for this one (constants.py, SUPPORTED_OSES).
 _PCLUSTER_SYSTEMS = {"amzn": "alinux"}
 
+# Ansible takes values of extra variables as Jinja templates, and Packer's builder its settings as Go templates: both
+# evaluate them on this machine, where `lookup('pipe', ...)` runs a program.
+_TEMPLATE = re.compile(r"\{[{%#]")
+_ROLE = re.compile(r"[a-z][a-z0-9_]*")
+_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # useradd(8)
+# Ansible's own (`ansible_connection`: how the machine is reached), and those of the playbooks.
+_NOT_OF_ROLES = ("ansible_", "gpu_ami_")
+
 
 def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Path) -> dict[str, object]:
     """What `packer/variables.pkr.hcl` declares, but for what is of a single run (run id, expiry, manifest)."""
@@ -49,9 +58,8 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
         "ssh_port": place.login.ssh_port,
         **login.bastion(place),
         "tags": dict(place.tags),
-        "image_tags": image_tags(document),
     }
-    return {
+    of_plan = {
         "flag": document["flag"],
         "recipe": document["image"],
         "plan_digest": document["digest"],
@@ -64,6 +72,13 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
         "root_device_name": root_device(document["os"]),
         "root_volume_gib": document["build"]["root_volume_gib"],
         "ssh_username": document["os"]["ssh_user"],
+        "image_tags": image_tags(document),
+    }
+    _require_plain(of_plan, "")
+    if not _ACCOUNT.fullmatch(document["os"]["ssh_user"]):  # a line of Ansible's inventory holds it
+        raise UsageError(f"plan: os.ssh_user: expected the name of an account, got {document['os']['ssh_user']!r}")
+    return {
+        **of_plan,
         "ansible_vars_file": str(ansible_vars_file),
         **_own_ansible(),
         **_site_roles(document, ansible_vars_file.parent / SITE_FOLDER),
@@ -132,11 +147,38 @@ def _own_ansible() -> dict[str, str]:
 
 
 def ansible_variables(document: PlanDocument) -> dict[str, object]:
-    """For each role r, key k of its section is the variable `r_k`; and `gpu_ami_roles`, the roles in order."""
+    """For each role r, key k of its section is the variable `r_k`; and `gpu_ami_roles`, the roles in order.
+
+    UsageError: a name or value with which a recipe or plan of others would run programs on this machine.
+    """
     variables: dict[str, object] = {"gpu_ami_roles": list(document["roles"])}
     for role in document["roles"]:
-        variables |= {f"{role}_{key}": value for key, value in section(document, role).items()}
+        if not _ROLE.fullmatch(role):
+            raise UsageError(f"plan: roles: expected names of letters, digits and underscores, got {role!r}")
+        values = section(document, role)
+        _require_plain(values, role)
+        of_role = {f"{role}_{key}": value for key, value in values.items()}
+        if taken := [name for name in of_role if name.startswith(_NOT_OF_ROLES)]:
+            hint = "rename the role" if "site" in document else ""
+            raise UsageError(f"plan: roles: {role}: {taken[0]} is not a role's variable but Ansible's own", hint=hint)
+        variables |= of_role
     return variables
+
+
+def _require_plain(value: object, path: str) -> None:
+    """UsageError: a text in `value`, which is at `path` of a plan, would be evaluated as a template."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _require_plain(str(key), f"{path} (name of a key)" if path else "name of a key")
+            _require_plain(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for number, item in enumerate(value):
+            _require_plain(item, f"{path}.{number}")
+    elif isinstance(value, str) and _TEMPLATE.search(value):
+        raise UsageError(
+            f"plan: {path}: expected text without {{{{, {{% and {{#, got {value[:200]!r}",
+            hint="Ansible and Packer would evaluate it as a template on this machine: write the value itself",
+        )
 
 
 SCHEMA = "gpu-ami/plan/1"
@@ -190,6 +232,8 @@ class Plan:
 
         Returns the path of plan.json. `packer build -var-file=OUT/packer.pkrvars.json packer/` works with them.
         """
+        ansible_variables(self.document)  # what these two refuse is refused before anything is written
+        packer_variables(self.document, place, out_dir.resolve() / ANSIBLE_FILE)
         out_dir.mkdir(parents=True, exist_ok=True)
         self._write_site(out_dir / SITE_FOLDER)
         write_json(out_dir / ANSIBLE_FILE, ansible_variables(self.document))
