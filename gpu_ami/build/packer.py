@@ -24,7 +24,7 @@ from gpu_ami.files import home_dir, read_json
 from gpu_ami.plan import PACKER_FILE
 from gpu_ami.process import describe, find_tool, run
 from gpu_ami.progress import Progress
-from validator.inputs import read_text
+from validator.inputs import parse_json, read_text
 
 _TAIL_LINES = 40
 _ESCAPES = {"%!(PACKER_COMMA)": ",", "\\n": "\n", "\\r": ""}
@@ -120,6 +120,7 @@ _POLL_SECONDS = 2
 _CLEANUP_SECONDS = 180.0
 _SOCKET, _SOCKET_PATH_BYTES = "/mitogen_unix_12345678.sock", 107  # unix(7): sun_path, without its NUL
 _FIRST_WITH_PLUGINS = (1, 7)
+_ARTIFACT = re.compile(r"[a-z0-9-]{1,32}:ami-[0-9a-f]{8,17}")
 
 
 @dataclass(frozen=True)
@@ -301,7 +302,7 @@ def ami_of_manifest(path: Path, region: str) -> str:
     UsageError: it is no manifest (of the post-processor `manifest`), or the run wrote none or several AMIs there.
     """
     try:
-        document = json.loads(read_text(path))
+        document = parse_json(read_text(path))
         builds = [build for build in document["builds"] if isinstance(build, dict)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         hint = 'the post-processor writes it: post-processor "manifest" { output = "packer-manifest.json" }'
@@ -310,7 +311,7 @@ def ami_of_manifest(path: Path, region: str) -> str:
     of_last = [build for build in builds if build.get("packer_run_uuid") == last]
     builds = of_last if last is not None else builds[-1:]
     artifacts = [part for build in builds for part in str(build.get("artifact_id", "")).split(",")]
-    amis = dict.fromkeys(part.strip() for part in artifacts if re.fullmatch(r"\s*[a-z0-9-]+:ami-[0-9a-f]+\s*", part))
+    amis = dict.fromkeys(part.strip() for part in artifacts if _ARTIFACT.fullmatch(part.strip()))
     fitting = [artifact.partition(":")[2] for artifact in amis if not region or artifact.startswith(f"{region}:")]
     if len(dict.fromkeys(fitting)) == 1:
         return fitting[0]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -158,13 +160,22 @@ def _open(name: str) -> Iterator[BinaryIO]:
     if name == "-":
         yield sys.stdin.buffer
         return
+    hint = "name a log file, or - for standard input"
     try:
-        with Path(name).open("rb") as file:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a named pipe would wait
+        with os.fdopen(descriptor, "rb") as file:
+            if not _ends(file.fileno(), name):
+                raise UsageError(f"{name}: a device or a named pipe, which may never end", hint=hint)
+            os.set_blocking(file.fileno(), True)
             yield file
     except OSError as error:
-        raise UsageError(
-            f"{name}: {error.strerror or error}", hint="name a log file, or - for standard input"
-        ) from error
+        raise UsageError(f"{name}: {error.strerror or error}", hint=hint) from error
+
+
+def _ends(descriptor: int, name: str) -> bool:
+    """Whether it is a file, or a pipe of the shell's (`<(zcat log.gz)`), whose writer the shell has started."""
+    kind = os.fstat(descriptor).st_mode
+    return stat.S_ISREG(kind) or (stat.S_ISFIFO(kind) and not Path(name).resolve().exists())
 
 
 class _Lines(io.RawIOBase):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import tarfile
 from dataclasses import replace
 from io import BytesIO
@@ -132,3 +134,23 @@ def test_a_tar_that_names_an_endless_member_ends(gpu_ami: GpuAmi, tmp_path: Path
         archive.addfile(entry, BytesIO(b"a\nb"))
     (tmp_path / "plain.tar").write_bytes(plain.getvalue())
     assert gpu_ami("events", "plain.tar").returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_events_reads_nothing_that_never_ends(kind: str, gpu_ami: GpuAmi, tmp_path: Path) -> None:
+    name = "/dev/zero"
+    if kind == "pipe":
+        name = "log"
+        os.mkfifo(tmp_path / name)
+    done = gpu_ami("events", name, timeout=30)
+    assert done.returncode == 2 and b"which may never end" in done.stderr, done.stderr
+
+
+def test_events_reads_a_pipe_of_the_shell(gpu_ami: GpuAmi) -> None:
+    """`gpu-ami events <(zcat log.gz)`, whose output comes when it is there."""
+    command = "sleep 0.5; echo '[    5.000000] NVRM: Xid (PCI:0000:00:1e): 79, pid=1, GPU has fallen off the bus.'"
+    with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        descriptor = shell.stdout.fileno()
+        done = gpu_ami("events", f"/dev/fd/{descriptor}", pass_fds=(descriptor,))
+    assert done.returncode == 0 and b"Xid 79" in done.stdout, done.stderr

@@ -77,8 +77,20 @@ def test_manifest_of_any_template_names_the_ami(
         ami_of_manifest(path, region)
 
 
-def test_what_is_no_manifest_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{}", "not a manifest of Packer's"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"builds": [' + "[" * 100_000, "nested too deeply"),
+        ('{"builds": "x"}', "got no AMI"),
+        ('{"builds": [{"artifact_id": "us-east-1:ami-' + "a" * 5000 + '"}]}', "got no AMI"),
+        ('{"builds": [{"artifact_id": "us-east-1:ami-../../../x"}]}', "got no AMI"),
+    ],
+    ids=["empty", "deep", "deep-builds", "text", "long", "path"],
+)
+def test_what_is_no_manifest_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "packer-manifest.json"
-    path.write_text("{}")
-    with pytest.raises(UsageError, match="not a manifest of Packer's"):
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
         ami_of_manifest(path, "")
