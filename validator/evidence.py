@@ -213,6 +213,7 @@ _UNIT_LINE = re.compile(
     r"(?m)^(?P<day>[A-Z][a-z]{2} [ \d]\d) (?P<clock>\d\d:\d\d:\d\d\.\d{6}) \S+ systemd\[1\]: "
     r"(?P<what>Starting|Started|Finished) (?P<unit>.+?)(?:\.{3}|\.)?$"
 )
+_BOOTED = re.compile(r"(?m)^[A-Z][a-z]{2} [ \d]\d \S+ \S+ systemd\[1\]: (Startup finished in .+?)\.?$")
 _LONGEST = 5
 
 
@@ -220,8 +221,11 @@ def boot_facts(analyzed: str, journal: str) -> dict[str, object]:
     """What the report says of the first boot: systemd's own sum (systemd-analyze time), and what took long."""
     facts: dict[str, object] = {}
     first = analyzed.strip().partition("\n")[0]
+    logged = _BOOTED.search(journal)  # what systemd wrote when the boot ended
     if first.startswith("Startup finished"):
         facts["boot_time"] = first.strip()
+    elif logged:
+        facts["boot_time"] = logged[1]
     longest = [f"{unit} {seconds:.1f} s" for unit, seconds in slow_units(journal)[:_LONGEST] if seconds >= 1]
     return facts | ({"slow_units": ", ".join(longest)} if longest else {})
 

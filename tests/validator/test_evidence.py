@@ -63,6 +63,15 @@ def test_report_says_what_took_long_at_the_first_boot() -> None:
     assert evidence.boot_facts("Bootup is not yet finished", "") == {}
 
 
+def test_boot_is_the_journal_s_where_systemd_does_not_answer() -> None:
+    """systemd-analyze asks over the bus, with a deadline; the journal has what systemd wrote at the end of the boot."""
+    line = "Nov 28 00:01:02.000001 host systemd[1]: Startup finished in 2.1s (kernel) + 9.5s (userspace) = 11.6s.\n"
+    of_a_user = line.replace("systemd[1]", "systemd[812]").replace("11.6s", "0.2s")
+    expected = {"boot_time": "Startup finished in 2.1s (kernel) + 9.5s (userspace) = 11.6s"}
+    assert evidence.boot_facts("", of_a_user + line) == expected
+    assert evidence.boot_facts("Bootup is not yet finished", of_a_user) == {}
+
+
 def test_bug_report_of_a_failure(tmp_path: Path) -> None:
     asked = keep(tmp_path, "FAIL", (0, gzip.compress(b"report"), b"")).asked
     assert gzip.decompress((tmp_path / evidence.BUG_REPORT).read_bytes()) == b"report"
