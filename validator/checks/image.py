@@ -30,11 +30,17 @@ def _lines(text: str) -> list[str]:
 
 @pytest.mark.needs("observed")
 def test_services_start_at_boot(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """Agent and parser are enabled in the image before any boot."""
+    """Agent and parser are enabled in the image before any boot.
+
+    Of an image as found, what configures the agent at boot also starts it (amazon-cloudwatch-agent-ctl).
+    """
     units = [unit for role, unit in _UNITS.items() if role in plan["roles"]]
     if not units:
-        unproven("the plan has no service")
+        unproven(f"the image has neither {' nor '.join(_UNITS.values())}")
     states = {unit: host.run("systemctl is-enabled %s", unit).stdout.strip() or "not installed" for unit in units}
+    agent, found = _UNITS["cloudwatch_agent"], plan.get("observed")
+    if found and not found["agent_from"] and states.get(agent) == "disabled":
+        unproven(f"{agent} is disabled and not configured: the files do not say whether a boot (user data) does both")
     observe.same(states, dict.fromkeys(units, "enabled"), "units in the image")
 
 

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from validator.observe import Observe, unproven
+from validator.plan import OBSERVED
 from validator.plan_document import DriverBranch, NvidiaDriver, PlanDocument, section
 from validator.probes.hardware import loaded_version, require_driver
 from validator.probes.machine import MachineUnderTest
@@ -71,6 +72,20 @@ def require_installed(host: Any, plan: PlanDocument, judged_by: str) -> None:
     """UNPROVEN in image files if the base AMI installs its driver at the first boot. judged_by: the check of them."""
     if has_branches(plan) and isinstance(host.backend, backend.ImageBackend):
         unproven(f"the base AMI installs its driver at the first boot on a machine with a GPU: see {judged_by}")
+
+
+# Where public pipelines keep modules that the first boot on a machine with a GPU installs: amazon-eks-ami 81fec2e8
+# (archives of DKMS) and v20260923 (trees with flavours).
+_KEPT_MODULES = "ls -d /var/lib/dkms-archive/nvidia*/*.tar.gz /opt/nvidia/*/flavors/*/lib/modules/* 2>/dev/null"
+
+
+def require_modules(host: Any, plan: PlanDocument) -> None:
+    """UNPROVEN in the files of an image as found that keeps the driver's modules elsewhere until its first boot."""
+    if plan.get("origin") != OBSERVED or not isinstance(host.backend, backend.ImageBackend):
+        return
+    kept = host.run(_KEPT_MODULES).stdout.split()
+    if kept:
+        unproven(f"the image installs the driver's modules at its first boot, of {kept[0]}: boot it to judge them")
 
 
 @dataclass(frozen=True)

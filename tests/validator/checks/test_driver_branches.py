@@ -222,6 +222,32 @@ def test_image_files_have_no_driver_yet(function: Any) -> None:
         function(**{name: known[name] for name in function.__code__.co_varnames[: function.__code__.co_argcount]})
 
 
+ARCHIVE = "/var/lib/dkms-archive/nvidia-open/nvidia-open-580.126.09-kernel6.12-x86_64.dkms.tar.gz"
+
+
+@pytest.mark.parametrize("function", [
+    nvidia_driver.test_module_on_disk_is_the_planned_one, device_nodes.test_uvm_module_is_on_disk_for_every_kernel,
+])  # fmt: skip
+@pytest.mark.parametrize(("kept", "raised", "message"), [
+    (ARCHIVE, pytest.skip.Exception, f"at its first boot, of {ARCHIVE}"), ("", pytest.fail.Exception, "6.12: missing"),
+])  # fmt: skip
+def test_image_as_found_may_keep_modules_for_its_first_boot(
+    function: Any, kept: str, raised: type[BaseException], message: str
+) -> None:
+    """EKS's accelerated AMI has no module in /lib/modules; a machine that has booted is judged by what it loads."""
+    answers = {"ls -d /var/lib/dkms-archive*": kept, "for k*": "6.12 missing\n"}
+    plan = as_plan(PLAN | {"origin": "observed"})
+    for backend_class, expected, text in (
+        (FilesOfAnImage, raised, message),
+        (TableBackend, pytest.fail.Exception, "6.12: missing"),
+    ):
+        host = testinfra.host.Host(backend_class(answers))
+        host.backend.set_host(host)
+        observe = Observe(RunningCheck(CheckRecord("x", "", "T0", "")))
+        with pytest.raises(expected, match=text):
+            function(host=host, plan=plan, machine=FakeMachine(METADATA), observe=observe)
+
+
 def test_modules_on_a_machine_are_those_of_its_type(judge: Judge) -> None:
     table = {"for k*": f"{KERNEL} {LTS}\n"}
     function = nvidia_driver.test_module_on_disk_is_the_planned_one

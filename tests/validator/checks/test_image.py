@@ -102,3 +102,23 @@ def test_image(judge: Judge, check: Any, table: dict[str, Any], verdict: str, me
 def test_no_secret_of_a_key_is_shown(judge: Judge) -> None:
     found = judge(image.test_no_key_lets_in, {"for*": "/root/.ssh/authorized_keys:ssh-ed25519 AAAAsecret me\n"})
     assert "AAAAsecret" not in found.message + str(found.check.observed)
+
+
+@pytest.mark.parametrize(
+    ("roles", "configured", "state", "verdict", "message"),
+    [
+        ([], [], "disabled\n", "UNPROVEN", "the image has neither amazon-cloudwatch-agent.service nor aws-hw-monitor"),
+        (["cloudwatch_agent"], [], "disabled\n", "UNPROVEN", "disabled and not configured: the files do not say"),
+        (["cloudwatch_agent"], ["/etc/x.json"], "disabled\n", "FAIL", "'amazon-cloudwatch-agent.service': 'disabled'"),
+        (["cloudwatch_agent"], [], "", "FAIL", "'not installed'"),
+        (["cloudwatch_agent"], [], "enabled\n", "PASS", ""),
+    ],
+)
+def test_agent_of_an_image_as_found(
+    judge: Judge, roles: list[str], configured: list[str], state: str, verdict: str, message: str
+) -> None:
+    """ParallelCluster's AMI has the agent disabled: the cluster configures and starts it on each node."""
+    found = {"request": {}, "absent": [], "absent_by": [], "captures": [], "agent_from": configured}
+    plan = as_plan(PLAN | {"origin": "observed", "observed": found, "roles": roles})
+    judgement = judge(image.test_services_start_at_boot, {"systemctl*": state}, plan=plan)
+    assert (judgement.verdict, message in judgement.message) == (verdict, True), judgement
