@@ -317,14 +317,22 @@ def against(observation: Observation, recipe: Path) -> list[str]:
         lines.append(f"system: expected {plan['os']['id']} {plan['os']['version']}, got {read['id']} {read['version']}")
     if plan["architecture"] != observation.architecture:
         lines.append(f"architecture: expected {plan['architecture']}, got {observation.architecture}")
-    if plan["node"]["family"] != observation.node[0]:
-        lines.append(f"node family: expected {plan['node']['family']}, got {observation.node[0]}")
+    family, release = observation.node
+    expected = str(plan["node"].get("version", ""))
+    if plan["node"]["family"] != family:
+        lines.append(f"node family: expected {plan['node']['family']}, got {family}")
+    elif expected and release and not same(expected, release):
+        lines.append(f"{family}: expected {expected}, got {release}")
     if observation.kernel_series and plan["kernel"]["version"] != observation.kernel_series:
         lines.append(f"kernel: expected {plan['kernel']['version']}, got {observation.kernel_series}")
     for name, declared in components().items():
         if not declared.observed or name.startswith("node_"):
             continue
-        lines += _component_difference(declared.label or name, plan.get(name), observation.found.get(name), name)
+        label, found = declared.label or name, observation.found.get(name)
+        if plan.get("nvidia_driver", {}).get("branches") and name in ("nvidia_driver", "fabric_manager"):
+            lines += _branch_difference(label, plan["nvidia_driver"]["branches"], found, name)
+        else:
+            lines += _component_difference(label, plan.get(name), found, name)
     lines += _flavour_difference(plan, observation)
     if "cloudwatch_agent" in observation.found:
         planned = plan["cloudwatch_agent"]["config"]
@@ -386,6 +394,15 @@ def _component_difference(label: str, planned: Mapping[str, Any] | None, found: 
     if found and version and found.version and not same(version, found.version) and name != "neuron":
         return [f"{label}: expected {version}, got {found.version}"]
     return []
+
+
+def _branch_difference(label: str, branches: Mapping[str, Any], found: Found | None, name: str) -> list[str]:
+    """Of a base AMI that keeps several drivers as trees, of which a first boot installs one with its fabric manager."""
+    there = {version for versions in found.by_source.values() for version in versions} if found else set()
+    wanted = sorted(str(branch["version"]) for branch in branches.values())
+    if there == set(wanted) or (name == "fabric_manager" and there <= set(wanted)):
+        return []
+    return [f"{label}: expected {' and '.join(wanted)}, got {' and '.join(sorted(there)) or 'nothing'}"]
 
 
 def _flavour_difference(plan: Mapping[str, Any], observation: Observation) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_ami import observe
 from gpu_ami.observe import Level
-from gpu_ami.recipes import load_facts
+from gpu_ami.recipes import VARIABLES, load_facts
 from tests.observe import foreign_pipelines as pipelines
 
 # Tree → versions that it must show; ids of findings that it must have, and must not have; whether it captures Xids.
@@ -113,6 +113,35 @@ def test_a_script_that_sends_lines_is_named_with_its_group(tmp_path: Path) -> No
     (tmp_path / "root/usr/local/sbin/xid2cw").chmod(0o644)
     (way,) = observe.capture_of(observe.read_files(tmp_path / "root"))
     assert way.captures is False and "is not executable" in way.reason
+
+
+@pytest.mark.parametrize(("build", "recipe", "expected", "others"), [
+    (
+        pipelines.eks_trees, "eks-1.35-al2023-nvidia", {"cloudwatch_agent: expected 1.300071.0, got nothing"},
+        {"driver", "fabric manager", "eks"},
+    ),
+    (
+        pipelines.eks_archive, "eks-1.35-al2023-nvidia",
+        {
+            "driver: expected 580.178.04 and 595.91.07, got 580.126.09",
+            "fabric manager: expected 580.178.04 and 595.91.07, got 580.126.09",
+        },
+        {"eks"},
+    ),
+    (pipelines.eks_archive, "eks-1.34-al2023-gpu", {"eks: expected 1.34, got 1.35"}, set()),
+    (
+        pipelines.pcluster, "pcluster-3.16-ubuntu2404", {"parallelcluster: expected 3.16.3, got 3.12.0"},
+        {"node family"},
+    ),
+])  # fmt: skip
+def test_differences_from_a_recipe_for_the_same_node(
+    build: Callable[[Path], Path], recipe: str, expected: set[str], others: set[str], tmp_path: Path
+) -> None:
+    """EKS's trees hold both drivers that the recipe names: none of them is a difference."""
+    observation = observe.read_files(build(tmp_path / "root"))
+    differences = observe.against(observation, VARIABLES / "recipes" / f"{recipe}.yml")
+    assert expected <= set(differences), differences
+    assert not others & {line.partition(":")[0] for line in differences}
 
 
 def test_libraries_of_environments_are_named(tmp_path: Path) -> None:
