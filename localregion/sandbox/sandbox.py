@@ -136,7 +136,7 @@ def start(
         passed = {**settings, "folder": str(folder), "listener": listener.fileno(), "report": report_write}
         passed["packages"] = packages.fileno()
         passed["kept"] = list(kept)
-        builder = [sys.executable, "-m", "localregion.sandbox.sandbox_init", json.dumps(passed)]
+        builder = [sys.executable, "-P", "-m", "localregion.sandbox.sandbox_init", json.dumps(passed)]
         (folder / _EMPTY).mkdir(exist_ok=True)
         process = spawn(
             [*_namespaces(), *cage.command("init", folder / _EMPTY, builder)],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -206,3 +208,22 @@ def test_the_newest_kernel_counts(tree: Tree) -> None:
 def test_a_tree_without_a_kernel_is_no_base(tmp_path: Path) -> None:
     with pytest.raises(CloudError, match="no kernel in its /boot"):
         Tree((tmp_path,)).kernel()
+
+
+def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is root's, in the folder in which gpu-ami was started."""
+    started: list[tuple[list[str], dict[str, str]]] = []
+
+    def note(command: list[str], *, env: dict[str, str], **_: object) -> None:
+        started.append((command, env))
+
+    monkeypatch.setattr(sandbox, "spawn", note)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        _, report = sandbox.start(tmp_path, {"home": str(tmp_path)}, listener, 1)
+    os.close(report)
+    (command, env) = started[0]
+    words = json.loads(command[-1])["words"]
+    (tmp_path / "json.py").write_text("open('mark', 'w')\n")
+    done = subprocess.run([*words[:-1], "{}"], cwd=tmp_path, env=os.environ | env, capture_output=True, timeout=60)
+    assert b"TypeError" in done.stderr, done.stderr  # it began, and "{}" are no settings
+    assert not (tmp_path / "mark").exists()
