@@ -142,7 +142,7 @@ class AwsRegion:
     def open(self, run: Run, progress: Progress) -> Session:
         from gpu_ami.cloud import Cloud, preflight
 
-        cloud = Cloud(self._place)
+        cloud = Cloud(self._place, progress.note)
         if self._place.answers_preflight:
             with progress.stage(f"preflight {self._place.name}"):
                 require_no_error(preflight.examine(cloud), progress)

@@ -59,7 +59,7 @@ class LocalRegion:
         is_sandbox, note = choose_builder(request.builder, place.conditions)
         place = replace(place, machines=replace(place.machines, sandbox_builder=is_sandbox))
         self._ensure_mirror(None)
-        return Session(place, Cloud(place), run, progress, self, builder_note=note)
+        return Session(place, Cloud(place, progress.note), run, progress, self, builder_note=note)
 
     def _coming_build(self) -> str:
         """What the daemon prepares for while it starts; nothing for builders that are booted."""

@@ -56,7 +56,7 @@ PACKER = {
     "ssm:StartSession",
     "ssm:TerminateSession",
 }  # fmt: skip
-VALIDATOR = [ROOT / "validator" / name for name in ("cloudwatch.py", "probes/cluster/ecs.py")]
+VALIDATOR = [ROOT / "validator" / name for name in ("cloudwatch.py", "checks/node_in_ecs.py")]
 # Calls of the AWS CLI as the way to log in (gpu_ami/cloud/login.py).
 AWS_CLI = {
     "ssm:StartSession", "ssm:TerminateSession", "ec2-instance-connect:OpenTunnel",
@@ -168,7 +168,7 @@ def test_each_policy_suffices_for_its_stage() -> None:
     dry_runs = {"ec2:RunInstances", "ec2:CreateKeyPair", "ec2:CreateSecurityGroup"}
     assert preflight and called(preflight) - dry_runs <= allowed("caller-preflight.json")
     assert called([ROOT / "validator" / "cloudwatch.py"]) <= allowed("caller-prove.json")
-    ecs = [ROOT / "gpu_ami" / "cloud" / "ecs.py", ROOT / "validator" / "probes/cluster/ecs.py"]
+    ecs = [ROOT / "gpu_ami" / "cloud" / "ecs.py", ROOT / "validator" / "checks/node_in_ecs.py"]
     assert called(ecs) <= allowed("caller-join.json", "caller-sweep.json", "caller-sweep-ecs.json")
     assert called([ROOT / "gpu_ami" / "cloud" / "eks.py"]) == {
         "eks:DescribeAccessEntry", "eks:DescribeAddon", "eks:DescribeCluster", "eks:ListAddons",

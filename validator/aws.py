@@ -67,7 +67,11 @@ _DENIED = (
     "the caller's policy lacks the action that the message names "
     "(`aws sts decode-authorization-message` decodes an encoded message)"
 )
-_EXPIRED = "the credentials have expired: log in again; a CI job needs a session as long as the run"
+_RENEWAL = (
+    "log in again (`aws sso login`, or new temporary keys), then run the same command again; "
+    "a CI job needs a session as long as the run"
+)
+_EXPIRED = f"the credentials have expired: {_RENEWAL}"
 _REGION = "; in an opt-in region also: is the region enabled for the account?"
 _UNKNOWN_KEY = f"check the credentials: AWS does not know this access key{_REGION}"
 _SIGNATURE = "check the secret access key and the clock of this machine"
@@ -166,7 +170,7 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError(
         "RequestExpired",
         Kind.EXPIRED,
-        "the credentials have expired, or the clock of this machine is wrong: log in again",
+        f"the credentials have expired, or the clock of this machine is wrong: {_RENEWAL}",
     ),
     AwsError("UnrecognizedClientException", Kind.CREDENTIALS, _UNKNOWN_KEY),
     AwsError("InvalidClientTokenId", Kind.CREDENTIALS, _UNKNOWN_KEY),

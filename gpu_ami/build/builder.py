@@ -79,6 +79,7 @@ class LaunchedBuilder:
         return Launch(
             self.source_ami, instance_type, key, tags, _DEAD_MAN.format(minutes=minutes),
             pending_seconds=_RUNNING_SECONDS, root_volume=volume,
+            on_leftover=lambda _: runs.leave_behind(self.run.folder),
         )  # fmt: skip
 
     def _tags(self, variables: Mapping[str, str]) -> dict[str, str]:

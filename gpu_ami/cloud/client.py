@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from gpu_ami.cloud.place import Place
 
 _POLL_SECONDS = 1.0
-_OUTAGE_SECONDS = 120.0  # that launching and ending instances outlast
+OUTAGE_SECONDS = 120.0  # that launching and ending instances outlast
+SAID_AGAIN_SECONDS = 30.0  # between two lines about the same outage
 _FORMER_STATE = {"IncorrectInstanceState", "IncorrectState"}
 _SPOT_STOP = "a Spot Instance of a one-time request cannot be stopped"
 
@@ -66,10 +67,14 @@ def preload() -> None:
 
 
 class Cloud:
-    """EC2 in one place. Errors: CloudError, CapacityError, UsageError (credentials)."""
+    """EC2 in one place. Errors: CloudError, CapacityError, UsageError (credentials).
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    say: gets a line while an outage of AWS is waited for.
+    """
+
+    def __init__(self, place: Place, say: Callable[[str], object] = lambda _: None) -> None:
+        self.place, self.say = place, say
+        self._outage_said = float("-inf")  # time.monotonic()
         self._ec2: EC2Client | None = None
         self._clients: dict[str, Any] = {}
         self._created: dict[str, float] = {}  # id → when this object created it
@@ -214,10 +219,10 @@ class Cloud:
             if len(instance_ids) == 1:
                 self.forget_end(instance_ids[0])
             else:
-                self._take_back(instance_ids, error)
+                self._take_back(launch, instance_ids, error)
             raise
         except BaseException as error:
-            self._take_back(instance_ids, error)
+            self._take_back(launch, instance_ids, error)
             raise
         return instance_ids
 
@@ -227,12 +232,13 @@ class Cloud:
             left = max(0.0, deadline - time.monotonic())
             self.wait_for_state(instance_id, "running", left, lambda: launch.is_cancelled)
 
-    def _take_back(self, instance_ids: list[str], error: BaseException) -> None:
+    def _take_back(self, launch: Launch, instance_ids: list[str], error: BaseException) -> None:
         """Terminates what a failed attempt has launched; the error then names what that could not do."""
         try:
             self.terminate(instance_ids)
         except GpuAmiError as refusal:
-            if isinstance(error, GpuAmiError):  # `sweep` finds it by its tags
+            launch.on_leftover(refusal)
+            if isinstance(error, GpuAmiError):
                 error.details = (*error.details, f"not removed: {refusal.message}")
 
     def _run_instances(self, launch: Launch, asked: RunInstancesRequestTypeDef) -> list[str]:
@@ -270,14 +276,22 @@ class Cloud:
 
     def _persistent(self, call: Callable[[], _Answer], cancelled: Callable[[], bool] = lambda: False) -> _Answer:
         """The call; again while it may succeed later: a launch has been waited for, and what runs on costs money."""
-        deadline = time.monotonic() + _OUTAGE_SECONDS
+        deadline = time.monotonic() + OUTAGE_SECONDS
         while True:
             try:
                 return call()
             except CloudError as error:
                 if not aws_errors.may_pass(error) or time.monotonic() >= deadline or cancelled():
                     raise
+                self._say_outage(error, deadline)
             time.sleep(_POLL_SECONDS)
+
+    def _say_outage(self, error: CloudError, deadline: float) -> None:
+        """Says that a call is repeated, and until when; of many machines and calls, one line in a while."""
+        now = time.monotonic()
+        if now - self._outage_said >= SAID_AGAIN_SECONDS:
+            self._outage_said = now
+            self.say(f"{error.message}; trying again for up to {max(deadline - now, 0):.0f} s")
 
     def _settled(self, call: Callable[[], None]) -> None:
         """The call; again each second where the server that got it knows the former state of the instance alone."""
@@ -371,6 +385,7 @@ class Cloud:
         except CloudError as error:
             if not aws_errors.may_pass(error) or time.monotonic() > deadline:
                 raise
+            self._say_outage(error, deadline)
             return None
 
     def console(self, instance_id: str) -> str:

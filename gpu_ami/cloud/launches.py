@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
 
     from gpu_ami.cloud.place import Place
+    from gpu_ami.errors import GpuAmiError
 
 
 def need_public_address(place: Place) -> bool:
@@ -85,7 +86,7 @@ def _takes_efa(card: Mapping[str, Any]) -> bool:
 _RESOURCES: tuple[ResourceTypeType, ...] = ("instance", "volume", "network-interface")
 
 
-def _ignore(_attempt: capacity.Attempt) -> None: ...
+def _ignore(_: object) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Launch:
     ends the wait for capacity. pending_seconds: how long the launch may be pending; EC2 may withdraw its capacity until
     it runs, and the search goes on then; 0: it is not waited for. on_attempt: gets each attempt, the last one included.
     count: machines of this one call, all of them or none. placement_group: of all of them; "" for none. root_volume:
-    None for the AMI's own.
+    None for the AMI's own. on_leftover: gets the error where instances of a failed attempt could not be terminated.
     """
 
     ami: str
@@ -128,6 +129,7 @@ class Launch:
     count: int = 1
     placement_group: str = ""
     root_volume: RootVolume | None = None
+    on_leftover: Callable[[GpuAmiError], object] = _ignore
 
     @property
     def is_cancelled(self) -> bool:

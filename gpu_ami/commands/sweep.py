@@ -41,9 +41,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     name = load_place(args.where).name if args.where else provider().name
     swept += sweep.end_processes(home, name, progress, dry_run=args.dry_run)
     if args.where:
-        swept += sweep.sweep_cloud(Cloud(load_place(args.where)), home, progress, dry_run=args.dry_run)
+        swept += sweep.sweep_cloud(Cloud(load_place(args.where), progress.note), home, progress, dry_run=args.dry_run)
     elif running := provider().running():
-        swept += sweep.sweep_cloud(Cloud(running), home, progress, dry_run=args.dry_run)
+        swept += sweep.sweep_cloud(Cloud(running, progress.note), home, progress, dry_run=args.dry_run)
     elif not args.dry_run:
         for leftover_id in provider().clean_leftovers():
             swept.append(sweep.Swept("local region", leftover_id, "", "its daemon has ended", "removed"))

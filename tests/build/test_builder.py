@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from gpu_ami.build import builder, image, packer
-from gpu_ami.cloud import Capacity, Cloud, Mirror, Network, aws_errors, preflight, runs
+from gpu_ami.cloud import Capacity, Cloud, Mirror, Network, aws_errors, capacity, preflight, runs
 from gpu_ami.errors import BuildError, CapacityError, CloudError
 from gpu_ami.progress import Progress
 from tests.build.conftest import QUIET, a_plan, an_ami
@@ -43,6 +43,27 @@ def test_the_builder_is_tried_in_each_subnet(
             image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET)
     assert caught.value.exit_code == 5
     assert [subnet for subnet in subnets if any(subnet in line for line in caught.value.details)] == subnets
+
+
+def test_a_builder_that_cannot_be_terminated_is_kept_for_sweep(
+    cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the credentials expire while it starts."""
+
+    def expired(*_: object) -> Any:
+        raise aws_errors.from_code("describing the builder", "ExpiredToken", "The security token is expired")
+
+    def provision(_: object) -> Any:
+        raise AssertionError("the builder does not run")
+
+    base = an_ami(cloud, "base")
+    monkeypatch.setattr(cloud, "wait_for_state", expired)
+    monkeypatch.setattr(cloud, "terminate", expired)
+    with pytest.raises(CloudError, match="ExpiredToken"), runs.begin(home, "aws") as run:
+        one = builder.LaunchedBuilder(a_plan(base), cloud, run, base, provision, run.note_builder, lambda: 60.0)
+        one.make("c7i.2xlarge", capacity.Way(), "", {})
+    assert [record.id for record in runs.records(home)] == [run.id]
+    assert len(cloud.instances_of(run.id, "pending", "running")) == 1
 
 
 @pytest.mark.parametrize(("variables", "told"), [({"source_ami": "ami-1"}, ["ami-1"]), ({}, [])])

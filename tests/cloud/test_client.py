@@ -132,7 +132,7 @@ def test_errors_of_aws(
         raise ClientError({"Error": {"Code": code, "Message": "we have no p4d"}}, "RunInstances")  # type: ignore[typeddict-item]
 
     monkeypatch.setattr(cloud.ec2, "run_instances", refuse)
-    monkeypatch.setattr("gpu_ami.cloud.client._OUTAGE_SECONDS", 0)
+    monkeypatch.setattr("gpu_ami.cloud.client.OUTAGE_SECONDS", 0)
     with pytest.raises(kind) as caught:
         launch(cloud, run)
     assert code in str(caught.value) and "we have no p4d" in str(caught.value)

@@ -75,9 +75,16 @@ def endpoint() -> Iterator[Scripted]:
 @pytest.fixture
 def api(endpoint: Scripted, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     monkeypatch.setattr("time.sleep", lambda _: None)  # between botocore's attempts
-    monkeypatch.setattr("gpu_ami.cloud.client._OUTAGE_SECONDS", 0.5)
+    monkeypatch.setattr("gpu_ami.cloud.client.OUTAGE_SECONDS", 0.5)
     endpoint.answers.clear()
     return endpoint
+
+
+@pytest.fixture
+def patient(api: Scripted, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    """With time for an outage that ends, also on a busy machine."""
+    monkeypatch.setattr("gpu_ami.cloud.client.OUTAGE_SECONDS", 30.0)
+    return api
 
 
 def answer(action: str, body: str) -> Answer:
@@ -257,20 +264,48 @@ def test_an_outage_outlasts_botocores_retries_but_not_a_wait(case: str, api: Scr
     assert api.cloud.wait_for_state("i-1", "running", 30)["InstanceId"] == "i-1"
 
 
-@pytest.mark.parametrize("case", PASSING)
-def test_machines_are_ended_after_an_outage(case: str, api: Scripted) -> None:
-    api.answers["TerminateInstances"] = [*[PASSING[case]] * 8, answer("TerminateInstances", "<instancesSet/>")]
-    api.cloud.terminate(["i-1"])
+@pytest.mark.parametrize("action", ["DescribeInstances", "TerminateInstances"])
+def test_the_wait_for_the_end_of_an_outage_is_said(
+    action: str, patient: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and again while it lasts; nothing where AWS answers at once."""
+    healthy = {
+        "DescribeInstances": instances(state("running")),
+        "TerminateInstances": answer("TerminateInstances", "<instancesSet/>"),
+    }
+    calls = {
+        "DescribeInstances": lambda: patient.cloud.wait_for_state("i-1", "running", 30),
+        "TerminateInstances": lambda: patient.cloud.terminate(["i-1"]),
+    }
+    said: list[str] = []
+    monkeypatch.setattr(patient, "cloud", Cloud(patient.cloud.place, said.append))
+    patient.answers |= healthy
+    calls[action]()
+    assert said == []
+    patient.answers[action] = [*[PASSING["InternalError"]] * 20, healthy[action]]
+    calls[action]()
+    (line,) = said
+    assert "i-1: InternalError; trying again for up to" in line and line.endswith(" s")
+    monkeypatch.setattr("gpu_ami.cloud.client.SAID_AGAIN_SECONDS", 0.0)
+    patient.answers[action] = [*[PASSING["InternalError"]] * 20, healthy[action]]
+    calls[action]()
+    assert len(said) > 2
 
 
 @pytest.mark.parametrize("case", PASSING)
-def test_a_launch_is_repeated_with_the_same_token(case: str, api: Scripted) -> None:
+def test_machines_are_ended_after_an_outage(case: str, patient: Scripted) -> None:
+    patient.answers["TerminateInstances"] = [*[PASSING[case]] * 8, answer("TerminateInstances", "<instancesSet/>")]
+    patient.cloud.terminate(["i-1"])
+
+
+@pytest.mark.parametrize("case", PASSING)
+def test_a_launch_is_repeated_with_the_same_token(case: str, patient: Scripted) -> None:
     """EC2 launches nothing twice for one token: the answer to an earlier call may have been lost."""
     launched = answer("RunInstances", "<instancesSet><item><instanceId>i-1</instanceId></item></instancesSet>")
-    api.answers["RunInstances"] = [*[PASSING[case]] * 8, launched]
-    api.tokens.clear()
-    assert api.cloud.launch(LAUNCH) == "i-1"
-    assert len(api.tokens) > 1 and len(set(api.tokens)) == 1
+    patient.answers["RunInstances"] = [*[PASSING[case]] * 8, launched]
+    patient.tokens.clear()
+    assert patient.cloud.launch(LAUNCH) == "i-1"
+    assert len(patient.tokens) > 1 and len(set(patient.tokens)) == 1
 
 
 REPEATED = {

@@ -21,6 +21,7 @@ from gpu_ami.cloud.aws_errors import from_code
 from gpu_ami.cloud.client import Cloud, Launch
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
+from gpu_ami.validate.machines.launch import launch_of, launched
 from tests.cloud.conftest import PUBLIC_KEY, an_ami
 
 
@@ -77,6 +78,40 @@ def test_sweep_reports_what_it_could_not_remove(cloud: Cloud, home: Path, monkey
     (leftover,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
     assert (leftover.outcome, leftover.error) == ("not removed", "UnauthorizedOperation")
     assert leftover.text == "not removed: UnauthorizedOperation"
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired"])
+@pytest.mark.parametrize("since", ["pending", "running"])
+def test_a_machine_that_outlives_the_credentials_is_swept_with_new_ones(
+    code: str, since: str, cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's record stays, whatever the machine did when the credentials expired; the error says how to go on."""
+
+    def expired(*_: object) -> Any:
+        raise from_code("terminating the machine", code, "The security token included in the request is expired")
+
+    with pytest.raises(CloudError) as caught, runs.begin(home, "aws") as run, monkeypatch.context() as patched:
+        patched.setattr(cloud, "terminate", expired)
+        if since == "pending":
+            patched.setattr(cloud, "wait_for_state", expired)
+        tags = run.tags(recipe="r", plan_digest="sha256:0")
+        one = launch_of(cloud, run, ami=an_ami(cloud), instance_type="g5.12xlarge", key="", tags=tags)
+        with launched(cloud, one, run) as instance:
+            assert cloud.instance(instance)["State"]["Name"] == "running"
+    error = caught.value
+    assert error.exit_code == 4 and code in error.message and "token included in the request is expired" in str(error)
+    for words in ("credentials have expired", "log in again", "aws sso login", "run the same command again"):
+        assert words in error.hint
+    assert f"run {run.id}" in str(error) and "gpu-ami sweep" in str(error)
+
+    assert [record.id for record in runs.records(home)] == [run.id]
+    monkeypatch.setattr(process.ProcessIdentity, "alive", lambda _: False)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    swept = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    assert [(row.kind, row.run, row.outcome) for row in swept if row.kind == "instance"] == [
+        ("instance", run.id, "removed")
+    ]
+    assert cloud.instances_of(run.id, "pending", "running") == []
 
 
 def test_sweep_deletes_the_schedule_of_an_instance_that_has_ended(cloud: Cloud, home: Path) -> None:

@@ -53,7 +53,7 @@ def test_leftovers_of_the_region_and_dead_runs_go(home: Path) -> None:
 def test_what_was_not_removed_is_exit_4_and_keeps_the_record(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dead_run(home, "local")
     monkeypatch.setattr(provider(), "running", lambda: "the place")
-    monkeypatch.setattr("gpu_ami.cloud.Cloud", lambda _place: None)
+    monkeypatch.setattr("gpu_ami.cloud.Cloud", lambda *_: None)
     left = sweep.Swept("instance", "i-1", run.name, "its run has died", "not removed", "UnauthorizedOperation")
     monkeypatch.setattr(sweep, "sweep_cloud", lambda *_, **__: [left])
     outcome = execute()

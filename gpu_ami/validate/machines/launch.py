@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import RUN_ATTRIBUTE, Cloud, Cluster, Launch, key_name, log_groups, login, runs
@@ -15,6 +16,7 @@ from validator.probes.cluster import joined
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Run
+    from gpu_ami.errors import GpuAmiError
     from gpu_ami.recipes import PlanDocument
 
 _BOUNDARY = "==gpu-ami=="
@@ -184,9 +186,16 @@ def launched_together(
 ) -> Iterator[list[str]]:
     """Ids of `launch.count` instances of one call, all of which are terminated when the block ends.
 
-    One whose capacity EC2 withdraws before it runs is followed by the next.
+    One whose capacity EC2 withdraws before it runs is followed by the next. on_leftover: also gets the error of one
+    that was launched, did not come to run, and could not be terminated.
     """
-    instance_ids = cloud.launch_all(launch)
+
+    def note_leftover(error: GpuAmiError) -> None:
+        runs.leave_behind(run.folder)
+        if on_leftover:
+            on_leftover(error)
+
+    instance_ids = cloud.launch_all(replace(launch, on_leftover=note_leftover))
     try:
         yield instance_ids
     finally:
