@@ -86,6 +86,8 @@ def test_a_copy_is_encrypted_with_a_key_of_its_region(ec2: Any, endpoint: str) -
     snapshot = ec2.describe_snapshots(SnapshotIds=[snapshot_of(default)])["Snapshots"][0]
     assert snapshot["Encrypted"] and kms.describe_key(KeyId=snapshot["KmsKeyId"])["KeyMetadata"]["KeyManager"] == "AWS"
     public = {"Add": [{"Group": "all"}]}
+    refused("OperationNotPermitted", ec2.modify_image_attribute, ImageId=own["ImageId"], LaunchPermission=public)
+    ec2.disable_image_block_public_access()
     refused("InvalidParameterValue", ec2.modify_image_attribute, ImageId=own["ImageId"], LaunchPermission=public)
 
 
