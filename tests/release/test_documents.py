@@ -151,7 +151,7 @@ def test_text() -> None:
 def test_markdown_is_a_table_whatever_a_name_holds() -> None:
     text = comparison.markdown(COMPARED)
     assert "| cuda.version | 12.4 | 13.0 |" in text
-    assert "| package <b>x</b> \\| y | - |" in text
+    assert "| package &lt;b>x&lt;/b> \\| y | - |" in text
     assert "- checks: the report of one image is not at hand" in text
     assert comparison.notes(COMPARED).splitlines()[0] == "# demo (b): changes since demo (a)"
     assert "No difference" in comparison.markdown(Comparison("a", "b", (Section("units"),)))
