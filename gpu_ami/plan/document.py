@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast, get_origin, get_type_hints
 
 from gpu_ami.cloud import Place, login
 from gpu_ami.errors import UsageError
@@ -18,6 +18,7 @@ from gpu_ami.files import data_dir, read_document, write_json
 from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, components, section, site
 from validator import foreign_names
 from validator.plan_document import Builder, root_device
+from validator.results import field_tests
 
 SITE_FOLDER = "site"
 ALARMS_FILE = "alarms.yml"
@@ -224,8 +225,14 @@ class Plan:
                 details=[f"written {document.get('digest')}", f"content {digest_of(document)}"],
                 hint="change the recipe (or use --set) and run gpu-ami plan again",
             )
+        # Whoever changes a plan can renew its digest as well.
+        if wrong := _wrong_types(document):
+            raise UsageError(
+                f"{path}: it is not a plan as gpu-ami writes it", details=wrong,
+                hint="run gpu-ami plan RECIPE again",
+            )  # fmt: skip
         site = path.parent / SITE_FOLDER if "site" in document else None
-        return Plan(cast(PlanDocument, document), site)  # its digest says that we wrote it
+        return Plan(cast(PlanDocument, document), site)
 
     def write(self, out_dir: Path, place: Place) -> Path:
         """Writes plan.json and, derived from it, packer.pkrvars.json and ansible.json, each whole or not at all.
@@ -252,6 +259,19 @@ class Plan:
         for name in [*(site.files(self.site) if "site" in self.document else ()), *alarms]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.site / name, folder / name)
+
+
+def _wrong_types(document: Mapping[str, object]) -> list[str]:
+    """Keys of plan.json that are missing or have a value of another type; what sections hold is not looked at."""
+    hints = get_type_hints(PlanDocument, include_extras=True)
+    found = []
+    for key, (kind, has_type) in field_tests(PlanDocument).items():
+        if key not in document:
+            found += [f"{key}: missing"] if get_origin(hints[key]) is not NotRequired else []
+        elif not has_type(document[key]):
+            shown = "a section" if kind[:1].isupper() else re.sub(r"validator\.plan_document\.", "", kind)
+            found.append(f"{key}: expected {shown}, found {str(document[key])[:60]!r}")
+    return found
 
 
 def canonical_json(document: Any) -> str:

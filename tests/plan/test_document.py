@@ -60,6 +60,29 @@ def test_what_is_no_plan_is_refused(text: str, message: str, tmp_path: Path) -> 
         Plan.load(tmp_path / "other.json")
 
 
+@pytest.mark.parametrize(
+    "key, value, message",
+    [
+        ("instance_types", None, "instance_types: missing"),
+        ("instance_types", [5], "instance_types: expected list[InstanceType], found '[5]'"),
+        ("roles", 5, "roles: expected list[str], found '5'"),
+        ("os", "debian12", "os: expected a section, found 'debian12'"),
+        ("image", {}, "image: expected str, found '{}'"),
+    ],
+)
+def test_types_are_looked_at_where_the_digest_was_renewed(
+    key: str, value: object, message: str, tmp_path: Path
+) -> None:
+    document: dict[str, object] = {**make_plan(DEBIAN, LOCAL).document, key: value}
+    if value is None:
+        del document[key]
+    document["digest"] = digest_of(document)
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="not a plan as gpu-ami writes it") as caught:
+        Plan.load(tmp_path / "plan.json")
+    assert list(caught.value.details) == [message]
+
+
 # docs/schemas/plan.json: true of real plans, and it refuses what they are not.
 
 
