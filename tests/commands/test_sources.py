@@ -27,9 +27,14 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     return code, data
 
 
+SKETCH = {
+    "schema": "gpu-ami/plan/1", "image": "test", "roles": [], "instance_types": [], "source_ami": {"id": "ami-1"},
+}  # fmt: skip
+
+
 def write_plan(folder: Path, document: Any) -> Path:
     folder.mkdir(exist_ok=True)
-    whole = {"schema": "gpu-ami/plan/1", "image": "test", "source_ami": {"id": "ami-1"}} | document
+    whole = SKETCH | document
     (folder / "plan.json").write_text(json.dumps(with_digest(whole)))
     return folder
 

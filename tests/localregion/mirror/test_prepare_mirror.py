@@ -26,6 +26,7 @@ DOCUMENT: dict[str, Any] = {
     "schema": "gpu-ami/plan/1",
     "image": "an-image",
     "roles": [],
+    "instance_types": [],
     "build": {"instance_type": "m6i.2xlarge"},
 }
 
