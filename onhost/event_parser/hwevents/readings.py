@@ -203,8 +203,10 @@ def unknown_values(gpu: Any) -> dict[str, str]:
 
 def _measures_no_power(gpu: Any, draws: Iterable[Reading]) -> bool:
     """Whether a board has no sensor of its power: a display board, without ECC memory (Quadro P400, GTX 1070 Ti)."""
-    absent = [reading for reading in draws if reading.text]
-    return bool(absent) and all(r.state == ABSENT for r in absent) and read_word(gpu.findtext(_ECC)).state != KNOWN
+    absent, ecc = [reading for reading in draws if reading.text], gpu.findtext(_ECC)
+    if ecc is None or read_word(ecc).state == KNOWN:
+        return False
+    return bool(absent) and all(reading.state == ABSENT for reading in absent)
 
 
 def driver_version(document: Any) -> str:
