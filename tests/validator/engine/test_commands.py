@@ -137,6 +137,9 @@ class Link:
     def known(self, root: bool) -> dict[str, Answer]:
         return {}
 
+    def note_asker(self, command: str, check: str) -> None:
+        """Where its round trips are measured, a host notes which check asked."""
+
     def execute(self, commands: list[Command], *, root: bool, resend: bool) -> tuple[list[Answer], int]:
         self.told.append(([command.text for command in commands], resend))
         return [Answer(0, b"", b"", 0.0) for _ in commands], 1
