@@ -116,7 +116,6 @@ def test_setuid_programs_are_packaged(host: Any, observe: Observe) -> None:
     unpackaged = [path for path in programs if not path.startswith(_OF_THE_SYSTEM)]
     # If the package manager does not own even su, the system was not installed from packages: only paths are compared.
     if host.run(f"{_OWNER}; owner $(readlink -f $(command -v su))").rc == 0:
-        asked = host.run(packages.ask_owners(programs), timeout=SCAN_SECONDS).stdout
-        unpackaged = [row.removeprefix(packages.OF_NO_PACKAGE) for row in _lines(asked)]
+        unpackaged = packages.of_no_package(host, programs)
     observe(f"{len(programs)} programs", "each belongs to a package")
     observe.nothing(unpackaged, "setuid and setgid programs of no package")

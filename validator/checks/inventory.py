@@ -357,8 +357,7 @@ def test_setuid_programs_are_known(host: Any, observe: Observe, declared_program
         if path.rpartition("/")[2] not in footprints.SETUID or not path.startswith(_PROGRAM_FOLDERS)
     ]
     known = [path for path in programs if path not in unknown]
-    rows = _lines(host.run(packages.ask_owners(known), timeout=SCAN_SECONDS).stdout) if known else []
-    by_hand = [row.partition(": ")[2] for row in rows if row.startswith(packages.OF_NO_PACKAGE)]
+    by_hand = packages.of_no_package(host, known)
     if len(by_hand) == len(programs) - len(unknown):
         by_hand = []  # the package database does not own the system's programs
     unknown += [path for path in by_hand if path.rpartition("/")[2] != "nvidia-modprobe"]  # of the driver's installer

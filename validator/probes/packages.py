@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from validator.observe import Observe, unproven
+from validator.observe import SCAN_SECONDS, Observe, unproven
 from validator.plan import OBSERVED
 from validator.plan_document import PlanDocument, section
 from validator.probes import base_driver, since_image
@@ -221,7 +221,13 @@ def require_readable(host: Any, family: str) -> None:
         unproven(f"{said} ({CHECK})")
 
 
-OF_NO_PACKAGE = "of no package: "  # before each path that `ask_owners` prints
+def of_no_package(host: Any, paths: Sequence[str]) -> list[str]:
+    """Those of the paths that no package owns."""
+    asked = host.run(ask_owners(paths), timeout=SCAN_SECONDS).stdout if paths else ""
+    return [line.removeprefix(_OF_NONE) for line in asked.splitlines() if line.startswith(_OF_NONE)]
+
+
+_OF_NONE = "of no package: "  # before each path that `ask_owners` prints
 
 
 def ask_owners(paths: Sequence[str]) -> str:

@@ -503,7 +503,7 @@ def test_accounts_of_a_node_s_base_ami_are_known(judge: Judge, role: str, uid: i
 
 
 @pytest.mark.parametrize("manager", ["dpkg-query", "rpm"])
-def testask_owners_setuid_programs_are_asked_of_the_package_manager(tmp_path: Path, manager: str) -> None:
+def test_setuid_programs_are_asked_of_the_package_manager(tmp_path: Path, manager: str) -> None:
     """A path is known as itself, or, where /bin is a link to /usr/bin, without /usr; dpkg is started once."""
     owned = "/bin/su /usr/bin/at /opt/tool"
     (tmp_path / "dpkg-query").write_text(
