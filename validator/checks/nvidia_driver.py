@@ -28,7 +28,7 @@ from validator.probes import (
     pci_address,
     require_driver,
     shared_libraries,
-    unchanged_since_image,
+    still_holds,
 )
 
 pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.beside_live]
@@ -339,9 +339,7 @@ def test_dkms_built_for_every_kernel(
     package = section(plan, "nvidia_driver", NvidiaDriver).get("package", "")
     if "dkms" not in package and section(plan, "nvidia_driver", NvidiaDriver).get("source") != "grid":
         unproven(f"the plan's driver is not a DKMS package ({package})")
-    judged = since_image.passed("nvidia_driver::test_dkms_built_for_every_kernel") if since_image else None
-    if since_image and judged and len(since_image.unchanged(DKMS_MODULE)) == len(DKMS_MODULE):
-        observe(unchanged_since_image(DKMS_MODULE, judged.observed), judged.planned)
+    if still_holds(since_image, "nvidia_driver::test_dkms_built_for_every_kernel", DKMS_MODULE, observe):
         return
     planned = section(plan, "nvidia_driver", NvidiaDriver)["version"]
     status = output(host, "dkms status", timeout=SCAN_SECONDS)

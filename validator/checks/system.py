@@ -13,7 +13,7 @@ import pytest
 from onhost.system_upgrade import lock_name
 from validator import file_account
 from validator.observe import Observe, unproven
-from validator.probes import SinceImage, packages, system_upgrade, unchanged_since_image
+from validator.probes import SinceImage, packages, still_holds, system_upgrade
 
 # Name, what the tool is run for, and what it prints. A replaced tool would make the checks that use it see nothing.
 TOOLS = (
@@ -82,9 +82,7 @@ def test_held_packages_are_of_roles(
     On a machine with apt they are not read again if this check passed on the image's files, and nothing of what the
     answer follows from has changed since.
     """
-    judged = since_image.passed("system::test_held_packages_are_of_roles") if since_image else None
-    if since_image and judged and (kept := system_upgrade.unchanged_inputs(plan, since_image)):
-        observe(unchanged_since_image(kept, judged.observed), judged.planned)
+    if still_holds(since_image, "system::test_held_packages_are_of_roles", system_upgrade.inputs(plan), observe):
         return
     option = request.config.getoption
     footprints, without = file_account.load_footprints(

@@ -9,7 +9,7 @@ import pytest
 from validator.file_account import plan_variables
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import SinceImage, Upgrade, system_upgrade, unchanged_since_image
+from validator.probes import SinceImage, Upgrade, still_holds, system_upgrade
 
 _SHOWN = 10
 
@@ -26,9 +26,8 @@ def test_newer_versions_leave_the_stack_alone(
     versions are made up by the check; no repository is asked. On a machine with apt the upgrade is not simulated again
     if this check passed on the image's files, and nothing of what it follows from has changed since.
     """
-    judged = since_image.passed("system_upgrade::test_newer_versions_leave_the_stack_alone") if since_image else None
-    if since_image and judged and (kept := system_upgrade.unchanged_inputs(plan, since_image)):
-        observe(unchanged_since_image(kept, judged.observed), judged.planned)
+    check = "system_upgrade::test_newer_versions_leave_the_stack_alone"
+    if still_holds(since_image, check, system_upgrade.inputs(plan), observe):
         return
     upgrade = system_upgrade.simulate(host, plan)
     if not upgrade.stack:

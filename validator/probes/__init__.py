@@ -37,7 +37,7 @@ from validator.probes.machine import (
     metadata_of,
 )
 from validator.probes.nvidia_smi import Gpu, pci_address
-from validator.probes.since_image import SinceImage, unchanged_since_image
+from validator.probes.since_image import SinceImage, still_holds, unchanged_since_image
 from validator.probes.system_upgrade import Upgrade
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "metadata_of",
     "pci_address",
     "require_driver",
+    "still_holds",
     "troubles",
     "unchanged_since_image",
 ]

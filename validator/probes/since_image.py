@@ -14,7 +14,7 @@ from typing import Any
 
 from validator import remote
 from validator.evidence import INODES_FILE
-from validator.observe import SCAN_SECONDS
+from validator.observe import SCAN_SECONDS, Observe
 from validator.probes.machine import MachineUnderTest
 from validator.results import CheckRecord, HostResults, InvalidRecord, Verdict
 
@@ -92,6 +92,18 @@ def verify_partly(trees: Iterable[str]) -> str:
     names = [path[1:] for path in kept if path not in _LINKS or "/usr" in kept]
     escaped = ("".join(f"[{letter}]" if letter in ".+*?^$(){}|" else letter for letter in name) for name in names)
     return f"(\n{remote.with_arguments('verify_partly', f'({chr(124).join(escaped)})/')})"
+
+
+def still_holds(since_image: SinceImage | None, check: str, inputs: Collection[str], observe: Observe) -> bool:
+    """Whether a check need not ask again: it passed on the image's files, and none of its inputs has changed since.
+
+    inputs: paths from which its answer follows; none: unknown. Its record is then observed again.
+    """
+    judged = since_image.passed(check) if since_image else None
+    if since_image is None or judged is None or not inputs or since_image.unchanged(inputs) != list(inputs):
+        return False
+    observe(unchanged_since_image(inputs, judged.observed), judged.planned)
+    return True
 
 
 def unchanged_since_image(paths: Iterable[str], what: Any) -> dict[str, object]:

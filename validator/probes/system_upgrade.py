@@ -13,7 +13,6 @@ from validator import file_account
 from validator.observe import unproven
 from validator.plan_document import PlanDocument, section
 from validator.probes import packages, since_image
-from validator.probes.since_image import SinceImage
 
 _PROGRAM = Path(program.__file__)
 _SECONDS = 900.0  # an emulated machine reads the indexes of all repositories
@@ -72,15 +71,14 @@ def read_stack(host: Any, plan: PlanDocument) -> Upgrade:
     return _ask(host, plan, program.NEWER_STACK, simulated=False)
 
 
-def unchanged_inputs(plan: PlanDocument, machine: SinceImage) -> list[str]:
-    """Directories from which stack, holds and the upgrade to newer versions follow, if a machine has all as its image.
+def inputs(plan: PlanDocument) -> list[str]:
+    """Directories from which stack, holds and the upgrade to newer versions follow.
 
-    Empty if one may have changed, and on systems with rpm, whose database changes when it is read.
+    None on systems with rpm, whose database changes when it is read.
     """
     if plan["os"]["family"] != "debian":
         return []
-    inputs = [*_APT_INPUTS, *("/opt/amazon" for component in _RECORDS if component in _own(plan))]
-    return inputs if machine.unchanged(inputs) == inputs else []
+    return [*_APT_INPUTS, *("/opt/amazon" for component in _RECORDS if component in _own(plan))]
 
 
 def _ask(host: Any, plan: PlanDocument, offer: str, *, simulated: bool = True) -> Upgrade:
