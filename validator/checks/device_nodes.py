@@ -34,7 +34,6 @@ def test_uvm_module_is_on_disk_for_every_kernel(
 
     The original names no version in it, so only one that it names is compared.
     """
-    base_driver.require_installed(host, plan, "driver_branches::test_modules_are_there_for_every_kernel")
     base_driver.require_modules(host, plan)
     driver = section(plan, "nvidia_driver", NvidiaDriver)
     planned = base_driver.version(plan, machine)

@@ -80,7 +80,8 @@ _KEPT_MODULES = "ls -d /var/lib/dkms-archive/nvidia*/*.tar.gz /opt/nvidia/*/flav
 
 
 def require_modules(host: Any, plan: PlanDocument) -> None:
-    """UNPROVEN in the files of an image as found that keeps the driver's modules elsewhere until its first boot."""
+    """UNPROVEN in image files whose first boot installs the driver's modules: as planned, or in an image as found."""
+    require_installed(host, plan, "driver_branches::test_modules_are_there_for_every_kernel")
     if plan.get("origin") != OBSERVED or not isinstance(host.backend, backend.ImageBackend):
         return
     kept = host.run(_KEPT_MODULES).stdout.split()
