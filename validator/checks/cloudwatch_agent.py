@@ -12,7 +12,7 @@ from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, hardware, packages
 from validator.probes.agent import config as agent_config
-from validator.probes.agent import delivery as agent_log
+from validator.probes.agent import delivery
 
 pytestmark = pytest.mark.planned("cloudwatch_agent")
 
@@ -103,12 +103,12 @@ def test_agent_log_has_no_error(host: Any, plan: PlanDocument, observe: Observe)
     Calls that AWS throttled are repeated by the agent and are not counted; calls that it refused say that the machine
     lacks a permission. A real driver on simulated boards has no GPU to be measured: its errors show nothing.
     """
-    log = host.run(f"cat {agent_log.LOG_FILE}")
+    log = host.run(f"cat {delivery.LOG_FILE}")
     if log.rc != 0:
         observe.fail(f"the agent's log cannot be read: {log.stderr.strip()}")
-    errors, temporary = agent_log.errors(log.stdout), agent_log.temporary(log.stdout)
+    errors, temporary = delivery.errors(log.stdout), delivery.temporary(log.stdout)
     observe(errors[-20:] or f"no error, {len(temporary)} calls that AWS throttled", "no error")
-    agent_log.raise_refusals(agent_log.refusals(log.stdout))
+    delivery.raise_refusals(delivery.refusals(log.stdout))
     if errors and all(_OF_GPUS in line for line in errors):
         hardware.require_board(host, plan)
     if errors:

@@ -16,7 +16,6 @@ from validator.plan_document import DrainHook, PlanDocument, section
 from validator.probes import MachineUnderTest, logrotate
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import delivery
-from validator.probes.agent import delivery as agent_log
 
 pytestmark = pytest.mark.planned("drain_hook")
 
@@ -183,7 +182,7 @@ def test_log_of_a_drill_arrives(
     events = cloudwatch.wait(look, cloudwatch.arrival_seconds)
     observe(f"{len(events or [])} events in {group}", "1")
     if not events:
-        agent_log.raise_if_refused(host)
+        delivery.raise_if_refused(host)
         delivery.raise_if_dropped(host, "logs", cloudwatch.region, plan)
         observe.fail(
             f"a drill's line is not in group {group}, stream {stream}, after {cloudwatch.arrival_seconds:.0f} s: {line}"

@@ -16,7 +16,6 @@ from validator.plan_document import PlanDocument, Publisher, section
 from validator.probes import MachineUnderTest
 from validator.probes.agent import LogFile, delivery
 from validator.probes.agent import config as agent_config
-from validator.probes.agent import delivery as agent_log
 
 # Without NVIDIA's driver no boot writes a line into the raw log: there the drill's is the first one.
 _NEEDS_A_DRILL = pytest.mark.after_live("neuron")
@@ -102,7 +101,7 @@ def test_file_arrives_in_its_stream(
 
     complete = cloudwatch.wait(look, cloudwatch.arrival_seconds, parked=True)
     if complete is None:
-        agent_log.raise_if_refused(host)
+        delivery.raise_if_refused(host)
     events = complete if complete is not None else cloudwatch.events(file.group, file.stream) or []
     if not events:
         delivery.raise_if_dropped(host, "logs", cloudwatch.region, plan)

@@ -18,7 +18,6 @@ from validator.plan_document import PlanDocument
 from validator.probes import Gpu, MachineUnderTest
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import delivery
-from validator.probes.agent import delivery as agent_log
 from validator.results import MetricSeries
 
 # The agent measures only NVIDIA GPUs; a Neuron image's metrics are those of neuron_monitor.
@@ -135,7 +134,7 @@ def test_every_series_arrives(host: Any, arrival: Arrival, observe: Observe) -> 
     observe.series(arrival.history)
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        agent_log.raise_if_refused(host)
+        delivery.raise_if_refused(host)
         observe.fail(f"{len(missing)} of {len(arrival.expected)} series did not arrive: {'; '.join(missing[:5])}{more}")
 
 

@@ -15,7 +15,6 @@ from validator.observe import Observe, output, unproven
 from validator.plan_document import NeuronMonitor, PlanDocument, section
 from validator.probes import MachineUnderTest, logrotate, neuron_reports
 from validator.probes.agent import delivery
-from validator.probes.agent import delivery as agent_log
 
 pytestmark = pytest.mark.planned("neuron_monitor")
 
@@ -158,7 +157,7 @@ def test_every_series_arrives(host: Any, arrival: Arrival, observe: Observe) -> 
     observe.hop("neuron-monitor → CloudWatch, all series", arrival.seconds)
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        agent_log.raise_if_refused(host)
+        delivery.raise_if_refused(host)
         observe.fail(f"{len(missing)} of {count} series did not arrive: {'; '.join(missing[:5])}{more}")
 
 

@@ -14,7 +14,6 @@ from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, rdma
 from validator.probes.agent import delivery
-from validator.probes.agent import delivery as agent_log
 
 pytestmark = pytest.mark.planned("event_parser.seed_metrics_s")
 
@@ -110,7 +109,7 @@ def test_every_series_of_the_former_system_arrives(host: Any, arrival: Arrival, 
     count = len(arrival.expected)
     observe(f"{count - len(missing)} of {count} series after {arrival.seconds:.1f} s", f"{count} series")
     if missing:
-        agent_log.raise_if_refused(host)
+        delivery.raise_if_refused(host)
         observe.fail(f"{len(missing)} of {count} series did not arrive: {'; '.join(missing[:5])}")
 
 

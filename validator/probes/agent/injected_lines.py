@@ -19,7 +19,6 @@ from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, pci_address
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import delivery
-from validator.probes.agent import delivery as agent_log
 
 KMSG = "/dev/kmsg"
 FILE_SECONDS = 20.0
@@ -98,7 +97,7 @@ class InjectedLines:
     def wait(self, group: str, nonce: str, observe: Observe) -> list[LogEvent]:
         events = self.cloudwatch.wait(lambda: self.arrived(group, nonce), self.cloudwatch.arrival_seconds)
         if events is None:
-            agent_log.raise_if_refused(self.host)
+            delivery.raise_if_refused(self.host)
             delivery.raise_if_dropped(self.host, "logs", self.cloudwatch.region, self.plan)
             seconds = self.cloudwatch.arrival_seconds
             observe.fail(f"{nonce} did not reach group {group}, stream {self.stream} within {seconds:.0f} s")

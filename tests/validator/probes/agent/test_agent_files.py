@@ -19,8 +19,7 @@ from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, table_h
 from validator.cloudwatch import ApiRefused
 from validator.observe import Observe
 from validator.plan import as_plan
-from validator.probes.agent import delivery as agent_log
-from validator.probes.agent import injected_lines
+from validator.probes.agent import delivery, injected_lines
 from validator.probes.agent.findings import line_numbers
 from validator.results import CheckRecord, RunningCheck, Verdict
 
@@ -83,26 +82,26 @@ UNREACHABLE = [
 
 
 def test_request_without_an_answer_is_temporary() -> None:
-    assert agent_log.temporary("\n".join([*TIMEOUTS, *UNREACHABLE])) == TIMEOUTS
-    assert agent_log.errors("\n".join([*TIMEOUTS, *UNREACHABLE])) == UNREACHABLE
+    assert delivery.temporary("\n".join([*TIMEOUTS, *UNREACHABLE])) == TIMEOUTS
+    assert delivery.errors("\n".join([*TIMEOUTS, *UNREACHABLE])) == UNREACHABLE
 
 
 def test_errors_of_the_image_are_separated_from_those_of_aws() -> None:
-    assert agent_log.errors(LOG) == [OWN]
-    assert agent_log.temporary(LOG) == [THROTTLED]
-    assert agent_log.refusals("\n".join([LOG, NO_PROFILE_1, NO_PROFILE_2])) == [DENIED, NO_PROFILE_1, NO_PROFILE_2]
+    assert delivery.errors(LOG) == [OWN]
+    assert delivery.temporary(LOG) == [THROTTLED]
+    assert delivery.refusals("\n".join([LOG, NO_PROFILE_1, NO_PROFILE_2])) == [DENIED, NO_PROFILE_1, NO_PROFILE_2]
 
 
 @pytest.mark.parametrize("line", [DENIED, NO_PROFILE_1, NO_PROFILE_2])
 def test_refused_agent_call_has_a_hint(line: str) -> None:
     with pytest.raises(ApiRefused, match="instance profile with the policy") as caught:
-        agent_log.raise_if_refused(table_host({"cat*": line}))
+        delivery.raise_if_refused(table_host({"cat*": line}))
     assert line in str(caught.value)
 
 
 @pytest.mark.parametrize("reply", [OWN, THROTTLED, "", (1, "", "No such file")])
 def test_other_logs_raise_nothing(reply: str) -> None:
-    agent_log.raise_if_refused(table_host({"cat*": reply}))
+    delivery.raise_if_refused(table_host({"cat*": reply}))
 
 
 class LocalHost:
