@@ -1,8 +1,7 @@
 """Explains each file of an image: the base AMI's, a package's, a role's, derived by the system, or the machine's own.
 
-An entry is explained by the first of these that matches all its attributes. All others are findings.
-
-Compares an entry with a rule of its path: kind, owner, mode, target, and what its check says of the content.
+An entry is explained by the first of these that matches all its attributes. All others are findings. A rule of its
+path is compared with its kind, owner, mode and target, and with what the rule's check says of the content.
 
 Lines of small files that programs write (GRUB's environment, dpkg's diversions and overrides) are compared with the
 base AMI's. The inventory has them; a base inventory that does not record them explains every line.
@@ -14,7 +13,7 @@ import functools
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -148,10 +147,8 @@ class _Explainer:
         self._role_rules = [rule for rule in role_rules if rule.when != unwanted]
         self._first_boot_rules = [rule for rule in rules if rule.when == "first_boot"]
         self._rules = [rule for rule in rules if rule.when not in (unwanted, "first_boot")]
-        self._setuid = frozenset(path for footprint in footprints for path in footprint.setuid)
-        self._capable = frozenset(path for footprint in footprints for path in footprint.capabilities)
         rules_of_all = (*self._role_rules, *self._rules)
-        self._problems = RuleProblems(image, base, rules_of_all, changed_packages, self._setuid, capable=self._capable)
+        self._problems = _RuleProblems(image, base, rules_of_all, changed_packages, footprints)
         removed = [expression(path) for footprint in footprints for path in footprint.removed]
         self._removed_by_roles = re.compile("|".join(removed) or r"(?!)", re.DOTALL)
         self._pending: list[tuple[Entry, str, str]] = []  # directories without an explanation of their own
@@ -212,10 +209,10 @@ class _Explainer:
         if self._recorded_attributes(entry):
             return ""
         setuid = entry.kind == "f" and entry.mode == _SETUID.get(entry.path)
-        plain = setuid or entry.mode in _PLAIN_MODES.get(entry.kind, ()) or _is_declared(entry, self._setuid)
+        plain = setuid or entry.mode in _PLAIN_MODES.get(entry.kind, ()) or self._problems.is_declared(entry)
         if (entry.owner, entry.group) != ("root", "root") or not plain:
             return f"{mode_and_owner(entry)}, package {names} would have root:root"
-        attributes = undeclared_attributes(entry, self._capable)
+        attributes = self._problems.undeclared_attributes(entry)
         return "" if not attributes else f"attributes {', '.join(attributes)}"
 
     def _recorded_attributes(self, entry: Entry) -> bool:
@@ -321,21 +318,11 @@ def widest(account: Account, most: int = 10) -> Mapping[str, int]:
     return dict(account.by_rule.most_common(most))
 
 
-def _is_declared(entry: Entry, setuid: Collection[str]) -> bool:
-    """Whether a role declares the program, and its mode is a plain one but for the setuid or setgid bit."""
-    return entry.kind == "f" and entry.path in setuid and entry.mode & 0o1777 in _PLAIN_MODES["f"]
-
-
-def undeclared_attributes(entry: Entry, capable: Collection[str]) -> dict[str, str]:
-    """The entry's attributes without the file capabilities that a role declares."""
-    return {name: value for name, value in entry.attributes.items() if name != _CAPABILITY or entry.path not in capable}
-
-
-class RuleProblems:
+class _RuleProblems:
     """What rules say about entries of an image.
 
     rules: at the end of a link their paths count as explained. changed_packages: new in the image, or of another
-    version there.
+    version there. footprints: of the roles, which declare programs with setuid or setgid bit, or with capabilities.
     """
 
     def __init__(
@@ -344,13 +331,20 @@ class RuleProblems:
         base: Inventory,
         rules: Sequence[Rule],
         changed_packages: frozenset[str],
-        setuid: frozenset[str] = frozenset(),
-        *,
-        capable: frozenset[str] = frozenset(),
+        footprints: Sequence[Footprint],
     ) -> None:
-        """setuid, capable: paths of programs that roles declare with setuid or setgid bit, and with capabilities."""
         self._image, self._base, self._rules, self._changed_packages = image, base, rules, changed_packages
-        self._setuid, self._capable = setuid, capable
+        self._setuid = frozenset(path for footprint in footprints for path in footprint.setuid)
+        self._capable = frozenset(path for footprint in footprints for path in footprint.capabilities)
+
+    def is_declared(self, entry: Entry) -> bool:
+        """Whether a role declares the program, and its mode is a plain one but for the setuid or setgid bit."""
+        return entry.kind == "f" and entry.path in self._setuid and entry.mode & 0o1777 in _PLAIN_MODES["f"]
+
+    def undeclared_attributes(self, entry: Entry) -> dict[str, str]:
+        """The entry's attributes without the file capabilities that a role declares."""
+        declared = entry.path in self._capable
+        return {name: value for name, value in entry.attributes.items() if name != _CAPABILITY or not declared}
 
     def of(self, rule: Rule, entry: Entry, before: Entry | None) -> str:
         """How an entry at one of the rule's paths differs from what the rule allows; "" if it does not."""
@@ -368,9 +362,9 @@ class RuleProblems:
             if rule.modes and entry.mode not in rule.modes:
                 return f"mode {entry.mode:04o}, expected {' or '.join(f'{mode:04o}' for mode in rule.modes)}"
             opened = entry.mode & 0o6000 or entry.mode & 0o002
-            if not rule.modes and opened and not _is_declared(entry, self._setuid):
+            if not rule.modes and opened and not self.is_declared(entry):
                 return f"mode {entry.mode:04o}: setuid, setgid or writable by every user"
-        attributes = undeclared_attributes(entry, self._capable)
+        attributes = self.undeclared_attributes(entry)
         if _CAPABILITY in attributes:
             return "file capabilities"
         kept_attributes = dict(before.attributes) if before is not None else {}
@@ -400,25 +394,23 @@ class RuleProblems:
             return self._package_problem(entry)
         if check == "ramdisk":
             return self._ramdisk_problem(entry)
-        if check in ("grubenv", "diversions", "overrides"):
+        if check in RECORDED:
             wrong = RECORDED[check](entry.path, self._image, self._base, self._changed_packages)
             return "; ".join(wrong[:_SHOWN])
         if check == "skeleton":
             original = self._image.entries.get(f"/etc/skel/{posixpath.basename(entry.path)}")
             return "" if original is not None and original.sha256 == entry.sha256 else "not as in /etc/skel"
         if check == "module":
-            return "" if self._built_by_dkms(entry) else "DKMS has built no such module"
+            built = posixpath.basename(entry.path) in self._in_tree_of_dkms
+            return "" if built else "DKMS has built no such module"
         return self._bytecode_problem(entry) if check == "bytecode" else ""
 
     def _ramdisk_problem(self, entry: Entry) -> str:
         """What in an initial ramdisk is neither a file of the image nor generated; "" where it was not listed."""
         ramdisk = self._image.ramdisks.get(entry.path)
         wrong = unexplained(ramdisk, self._image) if ramdisk else []
-        return (
-            f"in it: {'; '.join(wrong[:_SHOWN])}" + (f"; {len(wrong) - _SHOWN} more" if wrong[_SHOWN:] else "")
-            if wrong
-            else ""
-        )
+        more = f"; {len(wrong) - _SHOWN} more" if wrong[_SHOWN:] else ""
+        return f"in it: {'; '.join(wrong[:_SHOWN])}{more}" if wrong else ""
 
     def _package_problem(self, entry: Entry) -> str:
         """Why nothing explains a file of the package manager about a package: it is not installed, or not new."""
@@ -431,11 +423,10 @@ class RuleProblems:
         same = before is not None and before.sha256 == entry.sha256
         return "" if same or name in self._changed_packages else f"package {name}, which no planned package brought"
 
-    def _built_by_dkms(self, module: Entry) -> bool:
-        """Whether one of the modules in DKMS's own tree has this name."""
-        name = posixpath.basename(module.path)
-        names = {posixpath.basename(path) for path in self._image.entries if path.startswith("/var/lib/dkms/")}
-        return name in names
+    @functools.cached_property
+    def _in_tree_of_dkms(self) -> frozenset[str]:
+        """Names in DKMS's own tree, among them those of the modules that it has built."""
+        return frozenset(posixpath.basename(path) for path in self._image.entries if path.startswith("/var/lib/dkms/"))
 
     def _unit_problem(self, link: Entry) -> str:
         """Why nothing explains that a unit is enabled: neither its package, which the build installed, nor a role."""
