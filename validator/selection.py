@@ -1,31 +1,26 @@
-"""The command-line options of the plugin, and the checks that run, by plan, kind of host, restart and tier.
+"""The plugin's command-line options; which checks run, by plan, kind of host, restart and tier; what results call them.
 
-Id, role, tier and promise of a check in the results.
+An item's id, role, tier and promise in the results are derived here (`describe`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import pytest
-
-from validator.transport import backend
-
-if TYPE_CHECKING:
-    from validator.plan_document import PlanDocument
-
-
 import difflib
 import functools
 import itertools
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from validator import isolation, tiers
 from validator.plan import OBSERVED
 from validator.results import CheckRecord
+from validator.transport import backend
+
+if TYPE_CHECKING:
+    from validator.plan_document import PlanDocument
 
 
 def add_options(parser: pytest.Parser) -> None:

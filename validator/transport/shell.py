@@ -14,6 +14,11 @@ A shell runs them when it starts; later requests are answered from their output.
 
 from __future__ import annotations
 
+import contextlib
+import re
+import secrets
+import shlex
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,11 +34,6 @@ if TYPE_CHECKING:
     import paramiko
 
     from validator.transport.image_files import Channel, Entered
-import contextlib
-import re
-import secrets
-import shlex
-import time
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,20 @@ use. Errors: `validator/transport/errors.py`.
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,20 +46,6 @@ from validator.transport.target import Target, check_host_key, parse_url
 
 if TYPE_CHECKING:
     import paramiko
-import base64
-import contextlib
-import errno
-import hashlib
-import logging
-import os
-import re
-import shlex
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import time
 
 __all__ = [
     "AuthRefused", "CommandExpired", "Connection", "ConnectionDropped", "Finished", "HostKeyChanged", "HostRefused",
