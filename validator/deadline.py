@@ -1,7 +1,6 @@
-"""The deadline of a check in this process: a check that runs past it is interrupted.
+"""Limits of time: a check that runs past its deadline is interrupted, and an HTTP request of a boto3 client ends.
 
-A time limit for each HTTP request of a boto3 client, from its first byte to the last one of the answer. A wait for what
-happens elsewhere.
+The latter is limited from its first byte to the last one of the answer. `wait_until` waits for what happens elsewhere.
 """
 
 from __future__ import annotations

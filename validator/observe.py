@@ -1,6 +1,6 @@
 """How a check ends, and what it records for the report beside its verdict.
 
-Failed, or UNPROVEN with a reason; verdicts from what pytest reports of a phase of a check (setup, call, teardown).
+It fails, or is UNPROVEN with a reason. Verdicts follow from what pytest reports of a check's setup, call and teardown.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Runs checks concurrently to save round trips. Optional: without it checks run one after the other.
 
-plugin               the engine's part in pytest
+plugin               the engine's part in pytest; which checks may change a host, so that their order is kept
 scheduler            runs checks concurrently
-batches              the commands that are sent at once to a host, with those joined that one process can answer
+batches              the commands that are sent at once to a host, with those joined that one process can answer;
+                     which commands may change a host
 concurrent_items     pytest items as concurrent tasks
 pytest_internals     all undocumented parts of pytest that the engine uses
 """

@@ -8,9 +8,8 @@ of the host's CPU time. File attributes: `host.file(path)` runs one `stat` for e
 one after the other: owner, group and mode take three round trips. The first of these commands asks for the others too;
 a check that asks for them at once gets what its first one has told (scheduler.py).
 
-Recognizes shell commands that may change their host.
-
-When unsure, a command is assumed to change it: that costs a round trip, while the opposite could give a wrong verdict.
+A batch whose connection was dropped is sent again only if no command of it may change the host (`changes`). When
+unsure, a command is assumed to: that costs a round trip, while the opposite could give a wrong verdict.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The engine's pytest plugin: the first item that can run concurrently runs all that can; each then reports itself.
 
-Finds the checks that may change what other checks read, so that their order is kept.
-
 Read-only checks can run in any order, hence concurrently. A user's file can also contain a check that writes and a
-later one that reads the result. Before the run, every text that a check could pass to `host.run` (constants of its
-function, fixtures, helpers and parameters) is examined. When unsure, assume that the check mutates: that costs a
-round trip, while a wrong order would give a wrong verdict.
+later one that reads the result: their order is kept. Before the run, every text that a check could pass to `host.run`
+(constants of its function, fixtures, helpers and parameters) is examined. When unsure, assume that the check mutates:
+that costs a round trip, while a wrong order would give a wrong verdict.
 """
 
 from __future__ import annotations

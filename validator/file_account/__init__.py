@@ -2,7 +2,7 @@
 
 inventory       what onhost/inventory.py lists of a system; differences from the base AMI's, the root over all entries
 grammar         rules.yml and the roles' footprint.yml
-explain         each entry's explanation, and what has none
+explain         each entry's explanation, and what has none; an entry compared with a rule of its path
 initial_ramdisk an initial ramdisk compared with the image's files
 packages        new and changed packages: planned, or required by planned ones
 collect         takes the inventory of a host, and finds the base AMI's

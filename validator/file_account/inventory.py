@@ -2,10 +2,9 @@
 
 `differences` compares two states of a path: now, and in the base AMI or the certified image.
 
-A Merkle tree over the entries of an inventory: its root is what a certificate signs of them.
-
-The tree is that of RFC 6962, section 2.1, with SHA-256; its leaves are the entries in the order of their paths (as
-UTF-8, surrogates as they are). A leaf is the entry's canonical JSON without times, which differ between copies.
+`merkle_root` is what a certificate signs of the entries: the root of a tree as in RFC 6962, section 2.1, with SHA-256.
+Its leaves are the entries in the order of their paths (as UTF-8, surrogates as they are). A leaf is the entry's
+canonical JSON without times, which differ between copies.
 """
 
 from __future__ import annotations

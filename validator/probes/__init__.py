@@ -1,27 +1,33 @@
 """What a machine reports about itself.
 
+The machine and its system:
 machine              instance metadata, boot, clock, environment of login shells and services
-compute              what the compute probe says of each GPU
-containers           what containers with GPUs see, and the configuration that containerd runs with
-hardware             PCI devices, GPUs and links, compared with the plan and a golden file
-nvidia_smi           `nvidia-smi -q -x` as numbers
-rdma                 RDMA devices, and which of them are EFAs
+since_image          what a machine still has of its image, byte for byte
+kernel_log           kernel panic, oops or lockup, and GPUs that the driver could not initialise
+logrotate            whether logs are rotated, and by rules that lose no lines
 footprints           files that no package owns and which are expected, setuid programs, capabilities and listeners
 bill_of_materials    the image's own bill of materials against what is installed
-since_image          what a machine still has of its image, byte for byte
-packages             installed packages of a planned component
+
+GPUs, accelerators and their driver:
+hardware             PCI devices, GPUs and links, compared with the plan and a golden file
+nvidia_smi           `nvidia-smi -q -x` as numbers
+compute              what the compute probe says of each GPU
+containers           what containers with GPUs see, and the configuration that containerd runs with
+base_driver          the driver planned for a machine, and programs that require exactly its version
+kernel_modules       kernel modules on disk
+xid_injection        a real fault on a real GPU
+neuron_reports       neuron-monitor's own report, and the series that follow from it
+rdma                 RDMA devices, and which of them are EFAs
+
+Packages and libraries:
+packages             packages of a planned component, paths of no package, whether their database can be read
 system_upgrade       what an upgrade of the whole system would change
 shared_libraries     shared libraries as a program loads them
-kernel_modules       kernel modules on disk
-kernel_log           kernel panic, oops or lockup, and GPUs that the driver could not initialise
 base_ami             files, kernel options and masked units of a base AMI
-base_driver          the driver planned for a machine, and programs that require exactly its version
-neuron_reports       neuron-monitor's own report, and the series that follow from it
-logrotate            whether logs are rotated, and by rules that lose no lines
-xid_injection        a real fault on a real GPU
 
-Packages: agent (the CloudWatch agent's configuration and log, and a linter for the configuration), cluster (a node in
-its cluster, and several machines that work together).
+Packages:
+agent                the CloudWatch agent's configuration and log, and a linter for the configuration
+cluster              a node in its cluster, and several machines that work together
 """
 
 from validator.probes.base_driver import Program

@@ -1,7 +1,6 @@
-"""Packages of a planned component: their installed versions, and whether a system upgrade can change them.
+"""Packages: versions of a planned component's, whether an upgrade of the system can change them, paths of no package.
 
-Whether the package manager's database can be read. Where it cannot, no package is missing: nothing is known of them.
-
+Where the package manager's database cannot be read, no package is missing: nothing is known of them (`trouble`).
 dpkg-query ends with status 2 and `error: parsing file …` for a damaged /var/lib/dpkg/status, and finds no package in
 one that is empty; rpm says `cannot open Packages database`, or that rpm itself is not installed. Observed with
 dpkg 1.21 and rpm 4.18 (2026-11-25).

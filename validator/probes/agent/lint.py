@@ -1,13 +1,12 @@
-"""A linter for the CloudWatch agent's configuration (agent, metrics, system plugins), stricter than AWS's schema.
+"""A linter for the CloudWatch agent's configuration, stricter than AWS's schema: agent, metrics, system plugins, logs.
 
 The schema accepts a misspelt plugin or measurement (the agent then does not start, or never publishes it), knows
 `nvidia_smi` but not the documented `nvidia_gpu`, and does not check placeholders. Sources: amazon-cloudwatch-agent
 v1.300071.0, translator/config/schema.json, translate/metrics/config/registered_metrics.go;
 https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricData.html (namespace), read 2026-11-22.
 
-Rules for the section `logs` of the CloudWatch agent's configuration, with those of the CloudWatch Logs API.
-
-Sources (read 2026-11-22): https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_CreateLogGroup.html,
+The rules for logs are also those of the CloudWatch Logs API. Sources (read 2026-11-22):
+https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_CreateLogGroup.html,
 API_CreateLogStream.html, API_PutRetentionPolicy.html; https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/
 CloudWatch-Agent-Configuration-File-Details.html (logs section); amazon-cloudwatch-agent ab55b8da,
 translator/translate/logs/logs_collected.
