@@ -72,16 +72,16 @@ base-image: | python
 	-@$(PYTHON) -m localregion.images.prepare
 
 # What a change is tried with: minutes. test-all has everything that boots no machine, and is what CI runs.
-# mypy is one process and takes a minute, so that it runs beside the tests.
+# mypy is one process and takes a minute, so that it runs beside the tests. -k: a wrong line does not keep tests from starting.
 test: setup
-	@$(MAKE) --no-print-directory -j2 lint unit
+	@$(MAKE) --no-print-directory -k -j2 lint unit
 
 test-slow: FURTHER_PACKAGES = $(TEST_PACKAGES)
 test-slow: setup slow
 
 test-all: FURTHER_PACKAGES = $(TEST_PACKAGES)
 test-all: setup
-	@$(MAKE) --no-print-directory -j2 lint unit-and-slow
+	@$(MAKE) --no-print-directory -k -j2 lint unit-and-slow
 
 # packer fmt and validate, ansible-lint (production) and yamllint are tests: tests/packer/test_template.py, tests/roles/test_roles.py
 lint:

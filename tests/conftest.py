@@ -23,6 +23,8 @@ from tests import aws_clients, json_documents, slow
 # jsonschema would make 38 grammars of IRIs with it, two seconds in each process; no schema here has an IRI.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 aws_clients.share()
+# What `make test-all` hands to pytest: a `make` that a test starts would look for the outer one's jobs.
+_OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "PYTEST_XDIST_AUTO_NUM_WORKERS")
 # A server that is told to stop looks for that every 0.5 s if nothing else is said.
 for _server in (socketserver.BaseServer, BaseWSGIServer):
     _server.serve_forever.__defaults__ = (0.02,)
@@ -102,7 +104,7 @@ def _apart(_new_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setenv("PCLUSTER", "")  # of another release than the recipes', or slow
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL"):
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL", *_OF_MAKE):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -50,8 +50,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def make(checkout: Path, target: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a target; no Debian package is asked for."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-    environment = kept | {"LOG": str(checkout / "log"), "WAITS": ""} | environment
+    environment = dict(os.environ) | {"LOG": str(checkout / "log"), "WAITS": ""} | environment
     command = ["make", target, "PACKAGES=", "TEST_PACKAGES=", f"PYTHON={checkout / 'system-python'}"]
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60)
 

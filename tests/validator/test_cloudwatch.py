@@ -190,7 +190,7 @@ def test_datapoints_that_cloudwatch_could_not_read_are_not_missing(
 ) -> None:
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
     result = {"Id": "q0", "Timestamps": [], "Values": [], "StatusCode": status}
-    cloudwatch.__dict__["_metrics"] = metric_data(result | {"Messages": [{"Code": "x", "Value": "said AWS"}]})
+    cloudwatch.__dict__["metrics"] = metric_data(result | {"Messages": [{"Code": "x", "Value": "said AWS"}]})
     with pytest.raises(ApiRefused, match=f"not all datapoints were read: {status}: said AWS"):
         cloudwatch.points([Series("CWAgent", "m", ())], 0, 10)
 
@@ -198,7 +198,7 @@ def test_datapoints_that_cloudwatch_could_not_read_are_not_missing(
 def test_a_partial_page_before_a_complete_one_is_complete(cloudwatch: CloudWatch) -> None:
     now = datetime.now(UTC)
     first = {"Id": "q0", "Timestamps": [now], "Values": [1.0], "StatusCode": "PartialData"}
-    cloudwatch.__dict__["_metrics"] = metric_data(first, first | {"StatusCode": "Complete", "Values": [2.0]})
+    cloudwatch.__dict__["metrics"] = metric_data(first, first | {"StatusCode": "Complete", "Values": [2.0]})
     series = Series("CWAgent", "m", ())
     assert [point.value for point in cloudwatch.points([series], 0, 10)[series]] == [1.0, 2.0]
 
@@ -210,7 +210,7 @@ def test_metric_data_that_lacks_something_is_refused(
     cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any]
 ) -> None:
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
-    cloudwatch.__dict__["_metrics"] = metric_data(result)
+    cloudwatch.__dict__["metrics"] = metric_data(result)
     with pytest.raises(ApiRefused, match="the answer is not one of AWS"):
         cloudwatch.points([Series("CWAgent", "m", ())], 0, 10)
 
