@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 
-from gpu_ami.cloud.fleet import Limits, Selection, machines  # noqa: E402
+from gpu_ami.cloud import systems_manager  # noqa: E402
+from gpu_ami.cloud.systems_manager import Limits, Selection  # noqa: E402
 from gpu_ami.fleet import attachment, condition, payload  # noqa: E402
 from gpu_ami.progress import Progress  # noqa: E402
 from tests.fleet.service_machines import fleet  # noqa: E402
@@ -53,7 +54,7 @@ def measure(count: int, concurrency: str) -> dict[str, tuple[float, float, colle
             for name in ("ssm", "ec2", "logs"):
                 events: Any = service.cloud.client(name).meta.events
                 events.register("before-call", lambda model, **_: calls.update([model.name]))
-            chosen = machines.find(service.cloud, Selection(tags={"fleet": "train"}))
+            chosen = systems_manager.find(service.cloud, Selection(tags={"fleet": "train"}))
             bundle, limits = payload.bundle(service.plan), Limits(concurrency, "0")
             task = attachment.Attachment(service.cloud, bundle, chosen, limits, Progress("quiet"))
             verbs = {

@@ -274,6 +274,7 @@ def test_a_package_says_what_is_inside(package: str) -> None:
 # Modules that are tested through their package's door alone, and the file that does it.
 _THROUGH_THE_DOOR = {
     "gpu_ami.cloud.launches": "tests/validate/machines/test_user_data.py",
+    "gpu_ami.cloud.systems_manager": "tests/fleet/test_systems_manager.py",
     "gpu_ami.commands.json_types": "tests/test_json_schemas.py",
     "gpu_ami.validate.clusters.parallelcluster": "tests/validate/test_cluster.py",
     "gpu_ami.validate.clusters.node_service": "tests/validate/test_cluster.py",
@@ -373,7 +374,7 @@ _READ_PRIVATE: Mapping[str, tuple[str, ...]] = {
         "_short",
         "_short",
     ),
-    "tests/cloud/fleet/test_run_command.py": ("_invocations", "_invocations"),
+    "tests/fleet/test_systems_manager.py": ("_invocations", "_invocations"),
     "tests/cloud/foreign_answers.py": ("_clients",),
     "tests/cloud/preflight/test_account.py": ("_launch_request", "_time"),
     "tests/cloud/preflight/test_foreign_answers.py": ("_run", "_run"),

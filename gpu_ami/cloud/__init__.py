@@ -5,7 +5,6 @@ capacity     subnets and ways of a place, tried in order until one has capacity
 client       the EC2 API: launch, watch and terminate instances, read images
 dead_man     ends an instance at its expiry from outside
 ecs          clusters of ECS: look-up, a run's own one, what runs leave there
-fleet/       Systems Manager: machines in service, commands, documents
 eks          clusters of EKS: who may join, their Kubernetes API
 image_parameters  SSM parameters that name an AMI
 image_users  what uses an AMI: asked before one is removed
@@ -22,6 +21,7 @@ resources    tagged resources of a place: lists and removes them
 runs         runs of this program on this machine: id, temporary key, record
 security_groups  who may connect to an instance
 sweep        removes what interrupted runs left
+systems_manager  machines in service that Systems Manager manages, commands on many of them, documents
 amis         AMIs of running builders; images of layers, by the digest in their tags
 """
 

@@ -12,7 +12,7 @@ from gpu_ami.commands import Outcome, options
 from gpu_ami.errors import UsageError, counted
 
 if TYPE_CHECKING:
-    from gpu_ami.cloud import fleet as machines
+    from gpu_ami.cloud import systems_manager
     from gpu_ami.fleet import Attachment, Check, Condition, MachineProof
     from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
@@ -76,20 +76,19 @@ def _limit(text: str) -> str:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami.cloud import Cloud, fleet
-    from gpu_ami.cloud.fleet import machines
+    from gpu_ami.cloud import Cloud, systems_manager
     from gpu_ami.fleet import attachment, payload
     from gpu_ami.plan import PLAN_FILE, Plan
 
-    selection = fleet.Selection.of(args.instance_id, args.tag, args.auto_scaling_group)
+    selection = systems_manager.Selection.of(args.instance_id, args.tag, args.auto_scaling_group)
     if getattr(args, "future", False):
         attachment.require_future(selection)
     plan = Plan.load(options.existing_plan(args.out) / PLAN_FILE)
     if "cloudwatch_agent" not in plan.document or "event_parser" not in plan.document:
         raise UsageError(f"{plan.image}: the plan has no telemetry", hint="roles cloudwatch_agent and event_parser")
     cloud = Cloud(_place(args))
-    found = machines.find(cloud, selection)
-    limits = fleet.Limits(args.max_concurrency, args.max_errors)
+    found = systems_manager.find(cloud, selection)
+    limits = systems_manager.Limits(args.max_concurrency, args.max_errors)
     task = attachment.Attachment(cloud, payload.bundle(plan), found, limits, progress)
     verbs = {"attach": _attach, "status": _status, "detach": _detach, "prove": _prove}
     return verbs[args.verb](args, task, plan, selection)
@@ -104,7 +103,7 @@ def _place(args: argparse.Namespace) -> Any:
     return place
 
 
-def _attach(args: argparse.Namespace, task: Attachment, _plan: Plan, selection: machines.Selection) -> Outcome:
+def _attach(args: argparse.Namespace, task: Attachment, _plan: Plan, selection: systems_manager.Selection) -> Outcome:
     from gpu_ami.fleet import attachment
 
     if args.dry_run:
@@ -115,13 +114,13 @@ def _attach(args: argparse.Namespace, task: Attachment, _plan: Plan, selection: 
     return _of_outcomes(task, outcomes, {"plan": task.bundle.digest, "association": association})
 
 
-def _detach(_: argparse.Namespace, task: Attachment, _plan: Plan, _selection: machines.Selection) -> Outcome:
+def _detach(_: argparse.Namespace, task: Attachment, _plan: Plan, _selection: systems_manager.Selection) -> Outcome:
     return _of_outcomes(task, task.detach(), {"plan": task.bundle.digest, "association": ""})
 
 
-def _of_outcomes(task: Attachment, outcomes: dict[str, machines.Outcome], more: dict[str, str]) -> Outcome:
+def _of_outcomes(task: Attachment, outcomes: dict[str, systems_manager.Outcome], more: dict[str, str]) -> Outcome:
     """Exit code 1: a machine failed; 4: none failed, and one did not answer."""
-    from gpu_ami.cloud.fleet import run_command
+    from gpu_ami.cloud import systems_manager
 
     rows = [
         {"instance_id": each.instance_id, "instance_type": each.instance_type, "name": each.name,
@@ -129,11 +128,11 @@ def _of_outcomes(task: Attachment, outcomes: dict[str, machines.Outcome], more: 
         for each in task.machines
     ]  # fmt: skip
     for row in rows:
-        row["text"] = "" if row["status"] == run_command.SUCCESS else row["text"]
+        row["text"] = "" if row["status"] == systems_manager.SUCCESS else row["text"]
     statuses = {row["status"] for row in rows}
-    code = 1 if run_command.FAILED in statuses else 0 if statuses == {run_command.SUCCESS} else 4
+    code = 1 if systems_manager.FAILED in statuses else 0 if statuses == {systems_manager.SUCCESS} else 4
     lines = [_line(row["instance_id"], row["instance_type"], row["status"], row["text"]) for row in rows]
-    done = sum(row["status"] == run_command.SUCCESS for row in rows)
+    done = sum(row["status"] == systems_manager.SUCCESS for row in rows)
     lines.append(f"{done} of {counted(len(rows), 'machine')}")
     return Outcome("\n".join(lines), {**more, "machines": rows}, code)
 
@@ -143,7 +142,7 @@ def _line(instance_id: str, instance_type: str, state: str, text: str = "") -> s
     return f"{line}: {text}" if text else line
 
 
-def _status(_: argparse.Namespace, task: Attachment, plan: Plan, _selection: machines.Selection) -> Outcome:
+def _status(_: argparse.Namespace, task: Attachment, plan: Plan, _selection: systems_manager.Selection) -> Outcome:
     from gpu_ami.fleet import condition
 
     rows = condition.ask(task.cloud, task.bundle, task.machines, task.limits)
@@ -160,7 +159,7 @@ def _counts(words: Iterable[str]) -> str:
     return ", ".join(f"{listed.count(word)} {word}" for word in sorted(set(listed)))
 
 
-def _prove(args: argparse.Namespace, task: Attachment, plan: Plan, _selection: machines.Selection) -> Outcome:
+def _prove(args: argparse.Namespace, task: Attachment, plan: Plan, _selection: systems_manager.Selection) -> Outcome:
     from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
     from gpu_ami.fleet import condition

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from gpu_ami import pipeline
 from gpu_ami.build import ansible, image, layering
-from gpu_ami.cloud import launch_templates, preflight, sweep
-from gpu_ami.cloud.fleet import run_command
+from gpu_ami.cloud import launch_templates, preflight, sweep, systems_manager
 from gpu_ami.commands.facts_results import Facts
 from gpu_ami.errors import ErrorDocument
 from gpu_ami.events import catalogue, output
@@ -61,7 +60,7 @@ class MachineOutcome(TypedDict):
     instance_id: str
     instance_type: str
     name: str
-    status: Annotated[str, run_command.STATUSES]
+    status: Annotated[str, systems_manager.STATUSES]
     text: str
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, machines, run_command
+from gpu_ami.cloud import systems_manager
 from gpu_ami.errors import GpuAmiError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Heartbeats come every 60 s; the agent sends within 60 s of them; CloudWatch shows events within seconds.
 BEHIND_SECONDS = 300.0
 OK, SILENT, BEHIND, OTHER_PLAN, BROKEN, UNPROVEN = "ok", "silent", "behind", "other plan", "broken", "unproven"
-_NEVER_BEGAN = (run_command.SILENT, run_command.UNDELIVERABLE, run_command.TIMED_OUT)
+_NEVER_BEGAN = (systems_manager.SILENT, systems_manager.UNDELIVERABLE, systems_manager.TIMED_OUT)
 
 
 class FindingDocument(TypedDict):
@@ -60,7 +60,7 @@ class ConditionDocument(TypedDict):
     agent: str
     agent_version: str
     parser: str
-    command: Annotated[str, run_command.STATUSES]
+    command: Annotated[str, systems_manager.STATUSES]
     diagnosis: DiagnosisDocument
 
 
@@ -68,8 +68,8 @@ class ConditionDocument(TypedDict):
 class Condition:
     """One machine. state: ok, silent, behind, other plan, broken or unproven; reason: why it is not ok."""
 
-    machine: FleetMachine
-    outcome: Outcome
+    machine: systems_manager.FleetMachine
+    outcome: systems_manager.Outcome
     state: str
     reason: str = ""
     answer: Mapping[str, Any] = field(default_factory=dict)
@@ -98,7 +98,11 @@ class Condition:
 
 
 def ask(
-    cloud: Cloud, bundle: Bundle, machines: Sequence[FleetMachine], limits: Limits, plan: PlanDocument | None = None
+    cloud: Cloud,
+    bundle: Bundle,
+    machines: Sequence[systems_manager.FleetMachine],
+    limits: systems_manager.Limits,
+    plan: PlanDocument | None = None,
 ) -> list[Condition]:
     """The condition of each machine. plan: CloudWatch is asked, too, when each was heard of last. CloudError.
 
@@ -106,21 +110,27 @@ def ask(
     changes nothing, and says that it could not ask.
     """
     name = bundle.names.document
-    if not run_command.has_document(cloud, name):
+    if not systems_manager.has_document(cloud, name):
         if plan is None:
             reason = (
                 f"not asked: there is no document {name} in {cloud.place.region}; `fleet attach` or `prove` makes it"
             )
-            return [Condition(each, Outcome(run_command.SILENT), UNPROVEN, reason) for each in machines]
-        run_command.ensure_document(cloud, name, bundle.documents[name])
+            return [
+                Condition(each, systems_manager.Outcome(systems_manager.SILENT), UNPROVEN, reason) for each in machines
+            ]
+        systems_manager.ensure_document(cloud, name, bundle.documents[name])
     # An error of one machine must not keep the others from being asked.
-    unlimited = Limits(limits.max_concurrency, "100%", limits.delivery_seconds)
-    outcomes = run_command.run(cloud, machines, name, {"action": "status"}, unlimited)
+    unlimited = systems_manager.Limits(limits.max_concurrency, "100%", limits.delivery_seconds)
+    outcomes = systems_manager.run(cloud, machines, name, {"action": "status"}, unlimited)
     return [judge(cloud, bundle, each, outcomes[each.instance_id], plan) for each in machines]
 
 
 def judge(
-    cloud: Cloud, bundle: Bundle, machine: FleetMachine, outcome: Outcome, plan: PlanDocument | None
+    cloud: Cloud,
+    bundle: Bundle,
+    machine: systems_manager.FleetMachine,
+    outcome: systems_manager.Outcome,
+    plan: PlanDocument | None,
 ) -> Condition:
     """What its answer and CloudWatch say of one machine. What AWS refuses to tell makes it unproven."""
     answer = outcome.answer
@@ -133,12 +143,12 @@ def judge(
     return Condition(machine, outcome, state, reason, answer)
 
 
-def condition_of_answer(outcome: Outcome, answer: Mapping[str, Any], digest: str) -> tuple[str, str]:
+def condition_of_answer(outcome: systems_manager.Outcome, answer: Mapping[str, Any], digest: str) -> tuple[str, str]:
     if outcome.status in _NEVER_BEGAN:
         return SILENT, outcome.text
-    if outcome.status == run_command.CANCELLED:
+    if outcome.status == systems_manager.CANCELLED:
         return UNPROVEN, outcome.text
-    if outcome.status != run_command.SUCCESS or not answer:
+    if outcome.status != systems_manager.SUCCESS or not answer:
         return BROKEN, outcome.text or "the program on the machine printed no answer"
     if not answer["origin"]:
         return OTHER_PLAN, "nothing is attached to it"
@@ -161,10 +171,10 @@ def _of_parser(status: Mapping[str, Any]) -> tuple[str, str]:
     return OK, ""
 
 
-def _of_cloudwatch(cloud: Cloud, machine: FleetMachine, plan: PlanDocument) -> tuple[str, str]:
+def _of_cloudwatch(cloud: Cloud, machine: systems_manager.FleetMachine, plan: PlanDocument) -> tuple[str, str]:
     telemetry = plan["telemetry"]
     group, stream = telemetry["json_log_group"], telemetry["log_stream"].replace("{instance_id}", machine.instance_id)
-    newest = machines.newest_event(cloud, group, stream)
+    newest = systems_manager.newest_event(cloud, group, stream)
     if newest is None:
         return SILENT, f"log group {group} has no event of the last day in stream {stream}"
     age = time.time() - newest

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from gpu_ami.cloud.fleet import Limits, Selection, machines
+from gpu_ami.cloud import systems_manager
+from gpu_ami.cloud.systems_manager import Limits, Selection
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.fleet import payload
 from gpu_ami.fleet.attachment import Attachment, plan_steps, require_future
@@ -20,7 +21,7 @@ PARTS = "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 
 
 def attachment(in_service: Fleet, limits: Limits | None = None) -> Attachment:
-    found = machines.find(in_service.cloud, ALL)
+    found = systems_manager.find(in_service.cloud, ALL)
     return Attachment(
         in_service.cloud, payload.bundle(in_service.plan), found, limits or Limits("10", "100%"), Progress("quiet")
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud.fleet import FleetMachine, Outcome
+from gpu_ami.cloud.systems_manager import FleetMachine, Outcome
 from gpu_ami.fleet import condition, payload
 from localregion.backends.systems_manager.documents import AWS_DOCUMENTS, MAX_BYTES, steps
 from tests.fleet.service_machines import write_plan

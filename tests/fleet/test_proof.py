@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud.fleet import Limits, Selection, machines
+from gpu_ami.cloud import systems_manager
+from gpu_ami.cloud.systems_manager import Limits, Selection
 from gpu_ami.errors import MachineError
 from gpu_ami.fleet import condition, payload
 from gpu_ami.fleet.condition import Condition
@@ -33,7 +34,7 @@ def results(**verdicts: str) -> HostResults:
 
 
 def conditions(in_service: Fleet) -> list[Condition]:
-    found = machines.find(in_service.cloud, ALL)
+    found = systems_manager.find(in_service.cloud, ALL)
     limits = Limits("20", "100%", 30)
     return condition.ask(in_service.cloud, payload.bundle(in_service.plan), found, limits, in_service.plan.document)
 
@@ -80,7 +81,7 @@ def test_what_cloudwatch_does_not_tell_is_unproven(
 
 
 def ok() -> Condition:
-    from gpu_ami.cloud.fleet import FleetMachine, Outcome
+    from gpu_ami.cloud.systems_manager import FleetMachine, Outcome
 
     return Condition(FleetMachine("i-1", "g5.12xlarge", "running", ping="Online"), Outcome("Success"), "ok")
 

@@ -1,4 +1,0 @@
-from tests.fleet.conftest import in_service
-from tests.localregion.conftest import empty_moto, endpoint, world
-
-__all__ = ["empty_moto", "endpoint", "in_service", "world"]
