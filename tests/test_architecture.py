@@ -180,10 +180,10 @@ _MAY_READ = {
     # a client, a template or a program is given the address; nobody compares it
     "endpoint": {
         "gpu_ami.cloud.client", "gpu_ami.cloud.login", "gpu_ami.cloud.place", "gpu_ami.commands.dashboard",
-        "gpu_ami.plan.document", "gpu_ami.plan.resolution", "gpu_ami.validate.clusters.eks",
+        "gpu_ami.plan.document", "gpu_ami.plan.resolution", "gpu_ami.validate.node_services",
         "gpu_ami.validate.validator_process",
     },
-    "guest_endpoint": {"gpu_ami.plan.document", "gpu_ami.plan.resolution", "gpu_ami.validate.clusters.eks"},
+    "guest_endpoint": {"gpu_ami.plan.document", "gpu_ami.plan.resolution", "gpu_ami.validate.node_services"},
     # a preflight, a survey of sources and the look-up of unknown instance types are of an endpoint that answers them
     "answers_preflight": {"gpu_ami.build.builder", "gpu_ami.pipeline", "gpu_ami.plan.resolution", "gpu_ami.region"},
     # reports say it, and results of simulated hardware are compared with their like alone
@@ -276,8 +276,7 @@ _THROUGH_THE_DOOR = {
     "gpu_ami.cloud.launches": "tests/validate/machines/test_user_data.py",
     "gpu_ami.cloud.systems_manager": "tests/fleet/test_systems_manager.py",
     "gpu_ami.commands.json_types": "tests/test_json_schemas.py",
-    "gpu_ami.validate.clusters.parallelcluster": "tests/validate/test_cluster.py",
-    "gpu_ami.validate.clusters.node_service": "tests/validate/test_cluster.py",
+    "gpu_ami.validate.node_services": "tests/validate/test_cluster.py",
     "gpu_ami.cloud.image_parameters": "tests/publish/test_observation.py",
     "localregion.backends.systems_manager.documents": (
         "tests/localregion/backends/systems_manager/test_systems_manager.py"

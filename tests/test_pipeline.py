@@ -27,7 +27,7 @@ from gpu_ami.sources.survey import ReadIndex
 from gpu_ami.validate import ProofOptions
 from tests.regions import NotingRegion
 from tests.report.examples import a_host, a_report
-from tests.validate.clusters.test_eks import Aws, a_cluster
+from tests.validate.node_services.test_eks import Aws, a_cluster
 
 RECIPE = Path(__file__).parents[1] / "variables" / "recipes" / "debian12-gpu.yml"
 AWS = Place(name="aws", region="eu-central-1")
@@ -257,7 +257,7 @@ ON_AWS = replace(AWS, instance_profile="nodes")
 
 
 def eks_session(place: Place = ON_AWS, **clusters: Any) -> Session:
-    """At a place with these EKS clusters; tests/validate/clusters/test_eks.py has what is refused of each."""
+    """At a place with these EKS clusters; tests/validate/node_services/test_eks.py has what is refused of each."""
     own = SimpleNamespace(id="r-1")
     return Session(place, Aws(place, **clusters), own, Progress("quiet"), NotingRegion())  # type: ignore[arg-type]
 

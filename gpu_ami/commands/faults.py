@@ -140,13 +140,13 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
 
     from gpu_ami.cloud import login
     from gpu_ami.faults import trials
-    from gpu_ami.validate import Target, cluster, clusters
+    from gpu_ami.validate import Target, cluster, node_services
     from gpu_ami.validate import proof as proofs
     from gpu_ami.validate.machines import launch, machine
 
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
     efa, roles = launch.efa_interfaces(plan.document, kind), plan.document["roles"]
-    proven = clusters.Proven(plan.document, ami, session.cloud, session.run, tags)
+    proven = node_services.Proven(plan.document, ami, session.cloud, session.run, tags)
 
     def end(remove: Callable[[], None]) -> None:
         login.clean_up(session.run, remove, lambda error: session.progress.note(f"not removed: {error.message}"))

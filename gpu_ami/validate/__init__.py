@@ -7,7 +7,7 @@ validator_process    the validator as a process: command line, deadline, results
 recorder             keeps report.json on disk while a proof runs
 machines/            an instance: launch, boot, login, restarts, console
 cluster              the machines as nodes of a cluster: refusals, checks of tier TN
-clusters/            the services whose nodes they can be
+node_services        the services whose nodes they can be: ECS, EKS, ParallelCluster
 golden               golden files: recorded hardware of instance types
 observed_machine     boots an AMI that others built once, to see what is in it
 transcripts          recorded transcripts: what a machine shows, without names, ids and addresses

@@ -1,6 +1,6 @@
 """The node's own proof (tier TN, `--join`): the machines of a proof as nodes of a cluster.
 
-What differs between services is in clusters/, one module each.
+What differs between services is in node_services.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpu_ami.errors import UsageError
 from gpu_ami.report import NODE_SERVICES
 from gpu_ami.validate import machine_group
-from gpu_ami.validate.clusters import CleanUp, Ecs, Eks, ParallelCluster, Proven, Service
+from gpu_ami.validate.node_services import CleanUp, Ecs, Eks, ParallelCluster, Proven, Service
 from validator.probes.cluster import joined
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from gpu_ami.plan import cost
 from gpu_ami.process import UnderWay
 from gpu_ami.report import HostReport, LaunchAttempt, Report
 from gpu_ami.validate import cluster, machine_group
-from gpu_ami.validate.clusters import Proven
 from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restart, restarts
+from gpu_ami.validate.node_services import Proven
 from gpu_ami.validate.proof import (
     IMAGE_FILES,
     MachineLost,

@@ -1,4 +1,4 @@
-"""Calls to EKS: a cluster as it is described, waited for, and reached. Who may join it: tests/validate/clusters/."""
+"""Calls to EKS: a cluster as described, waited for, and reached. Who may join: tests/validate/node_services/."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gpu_ami.cloud import eks
 from gpu_ami.errors import CloudError
-from tests.validate.clusters.test_eks import LOCAL, Aws, a_cluster
+from tests.validate.node_services.test_eks import LOCAL, Aws, a_cluster
 
 
 def test_a_cluster_without_optional_parts() -> None:

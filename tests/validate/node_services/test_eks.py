@@ -11,8 +11,8 @@ import pytest
 
 from gpu_ami.cloud import Cluster, Place, eks
 from gpu_ami.errors import CloudError, UsageError
-from gpu_ami.validate.clusters import Proven
-from gpu_ami.validate.clusters import eks as nodes_of_eks
+from gpu_ami.validate import node_services as nodes_of_eks
+from gpu_ami.validate.node_services import Proven
 from validator.probes.cluster.kubernetes import ApiError
 
 ROLE = "arn:aws:iam::123456789012:role/nodes"

@@ -12,7 +12,8 @@ import yaml
 
 from gpu_ami.cloud import ApiAccess, Credentials, Place
 from gpu_ami.errors import CloudError, UsageError
-from gpu_ami.validate.clusters import ParallelCluster, parallelcluster
+from gpu_ami.validate import node_services
+from gpu_ami.validate.node_services import ParallelCluster
 
 PLAN: Any = {
     "os": {"id": "ubuntu", "version": "24.04"},
@@ -51,7 +52,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def dry_run(program: str) -> dict[str, Any]:
-    return parallelcluster.dry_run(
+    return node_services.pcluster_dry_run(
         program, PLACE, PLAN, "ami-1", "subnet-1", instance_types=["g5.xlarge", "p4d.24xlarge"]
     )
 
@@ -96,10 +97,10 @@ def test_another_answer_is_an_error_and_no_acceptance(cli: Any, answer: str, err
 def test_without_pcluster_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PCLUSTER", raising=False)
     monkeypatch.setenv("PATH", os.defpath)
-    assert parallelcluster.program() is None
+    assert node_services.pcluster() is None
     monkeypatch.setenv("PCLUSTER", "")
-    monkeypatch.setattr(parallelcluster.shutil, "which", lambda _name: "/usr/bin/pcluster")  # type: ignore[attr-defined]
-    assert parallelcluster.program() is None
+    monkeypatch.setattr(node_services.shutil, "which", lambda _name: "/usr/bin/pcluster")  # type: ignore[attr-defined]
+    assert node_services.pcluster() is None
     ParallelCluster().require(PLAN, None, "")  # type: ignore[arg-type]
 
 

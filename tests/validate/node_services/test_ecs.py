@@ -14,7 +14,7 @@ from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import UsageError
 from gpu_ami.progress import Progress
 from gpu_ami.validate import cluster
-from gpu_ami.validate.clusters import Proven
+from gpu_ami.validate.node_services import Proven
 from tests.localregion.api.test_layer import client
 from tests.localregion.conftest import World
 from tests.localregion.container_machines import ContainerMachine
