@@ -7,7 +7,6 @@ dead_man     ends an instance at its expiry from outside
 ecs          clusters of ECS: look-up, a run's own one, what runs leave there
 eks          clusters of EKS: who may join, their Kubernetes API
 image_parameters  SSM parameters that name an AMI
-image_users  what uses an AMI: asked before one is removed
 kms          keys that sign
 launches     what a launch asks RunInstances for: network interfaces, and the cluster that machines of a run join
 launch_templates  the same as launch templates
@@ -22,7 +21,7 @@ runs         runs of this program on this machine: id, temporary key, record
 security_groups  who may connect to an instance
 sweep        removes what interrupted runs left
 systems_manager  machines in service that Systems Manager manages, commands on many of them, documents
-amis         AMIs of running builders; images of layers, by the digest in their tags
+amis         AMIs of running builders; images of layers, by the digest in their tags; what uses an AMI
 """
 
 from gpu_ami.cloud.client import Cloud, preload, tags_of

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gpu_ami import process
-from gpu_ami.cloud import amis, aws_errors, dead_man, ecs, image_users, log_groups, placement_groups, resources, runs
+from gpu_ami.cloud import amis, aws_errors, dead_man, ecs, log_groups, placement_groups, resources, runs
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.resources import Resource
@@ -278,7 +278,7 @@ def _why_kept(cloud: Cloud, resource: Resource) -> str:
     if resource.kind != "image" or not _is_complete(resource) or amis.layer_of(resource.tags):
         return ""
     try:
-        used_by = image_users.in_use(cloud, resource.id)
+        used_by = amis.in_use(cloud, resource.id)
     except CloudError as error:
         return f"not examined whether it is in use: {error.message}"
     shown = ", ".join(used_by[:3]) + (f" and {len(used_by) - 3} more" if len(used_by) > 3 else "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud, Place, aws_errors, image_parameters, image_users, runs
+from gpu_ami.cloud import Cloud, Place, amis, aws_errors, image_parameters, runs
 from gpu_ami.errors import CloudError
 from gpu_ami.publish import sharing
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
@@ -68,7 +68,7 @@ def observe(cloud: Cloud, release: Release, policy: ReleasePolicy, where: Region
         parameters=image_parameters.read(cloud, names) if names else {},
         key=key,
         older=older,
-        users=image_users.users(cloud, pinned, policy.latest),
+        users=amis.users(cloud, pinned, policy.latest),
     )
 
 

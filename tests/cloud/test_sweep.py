@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import process
-from gpu_ami.cloud import image_users, resources, runs, sweep
+from gpu_ami.cloud import amis, resources, runs, sweep
 from gpu_ami.cloud.aws_errors import from_code
 from gpu_ami.cloud.client import Cloud, Launch
 from gpu_ami.errors import CloudError
@@ -243,7 +243,7 @@ def test_an_image_stays_where_aws_does_not_tell_who_uses_it(
     def refuse(_cloud: Cloud, ami: str) -> list[str]:
         raise CloudError(f"listing launch templates for {ami}: UnauthorizedOperation")
 
-    monkeypatch.setattr(image_users, "in_use", refuse)
+    monkeypatch.setattr(amis, "in_use", refuse)
     (entry,) = [each for each in sweep.sweep_cloud(cloud, home, Progress("quiet")) if each.id == image]
     assert (entry.outcome, entry.error) == (
         "not removed", f"not examined whether it is in use: listing launch templates for {image}: UnauthorizedOperation"

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Network, image_parameters, image_users
+from gpu_ami.cloud import Cloud, Network, amis, image_parameters
 from gpu_ami.errors import CloudError
 from gpu_ami.publish import observation
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
@@ -84,7 +84,7 @@ def test_each_kind_of_user_is_named(account: Account) -> None:
     ami = "ami-00000000000000001"
     ec2, ssm, scaling = account.client("ec2"), account.client("ssm"), account.client("autoscaling")
     cloud = Cloud(account.place())
-    assert image_users.users(cloud, {ami: PINNED}, LATEST) == {ami: []} and image_users.users(cloud, {}, LATEST) == {}
+    assert amis.users(cloud, {ami: PINNED}, LATEST) == {ami: []} and amis.users(cloud, {}, LATEST) == {}
     instance = account.world.launch(image_id=ami)
     data = {"LaunchTemplateName": "training", "LaunchTemplateData": {"ImageId": ami}}
     template = ec2.create_launch_template(**data)["LaunchTemplate"]["LaunchTemplateId"]
@@ -97,7 +97,7 @@ def test_each_kind_of_user_is_named(account: Account) -> None:
         AutoScalingGroupName="fleet", LaunchConfigurationName="old", MinSize=0, MaxSize=0,
         AvailabilityZones=["us-east-1a"],
     )  # fmt: skip
-    assert sorted(image_users.users(cloud, {ami: PINNED}, LATEST)[ami]) == [
+    assert sorted(amis.users(cloud, {ami: PINNED}, LATEST)[ami]) == [
         "SSM parameter /team/golden",
         f"instance {instance.id}",
         "launch configuration old of Auto Scaling group fleet",

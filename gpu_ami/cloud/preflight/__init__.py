@@ -5,8 +5,7 @@ examination  all checks in order; a refused look-up is a finding; summary and ex
 findings     what an examination found, and what it examines
 identity     the caller, their credentials and permissions; the instance profile and what its role allows
 network      subnet, routes, security groups; programs, keys and endpoints of the way to log in
-spot         the service-linked role of EC2 Spot, and its right to use the key of the volumes
-resources    instance types and quotas; KMS key, source AMI, Capacity Reservations and Capacity Blocks
+resources    instance types and quotas; KMS key, source AMI, Capacity Reservations, Capacity Blocks; Spot's role
 """
 
 from gpu_ami.cloud.preflight.examination import (

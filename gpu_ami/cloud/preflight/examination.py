@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpu_ami.cloud import Cloud
 from gpu_ami.cloud.preflight import clusters, identity, network, resources
-from gpu_ami.cloud.preflight import spot as ec2_spot
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, examined, yes
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from validator.plan_document import PlanDocument
@@ -34,7 +33,7 @@ CHECKS: Mapping[str, Check] = {
     "offerings": resources.offerings,
     "quotas": resources.quotas,
     "capacity": resources.reservations,
-    "spot": ec2_spot.spot,
+    "spot": resources.spot,
     "permissions": identity.simulated_permissions,
     "dry run": identity.dry_runs,
 }

@@ -1,4 +1,8 @@
-"""The KMS key and the source AMI of a run, and the Capacity Reservations and Capacity Blocks that a place names."""
+"""What a run uses in the account: KMS key, source AMI, instance types, quotas, reserved capacity, and the role of Spot.
+
+Source of what Spot needs: EC2 user guide, "Service-linked role for EC2 Spot Instances" and "Grant access to customer
+managed keys for use with encrypted AMIs and EBS snapshots", read 2026-11-28.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import Cloud, aws_errors, capacity, runs
+from gpu_ami.cloud.preflight import identity
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, error, ok, warning
 from gpu_ami.cloud.preflight.network import zones
 from gpu_ami.cloud.preflight.network import zones as zones_of_place
@@ -17,6 +22,9 @@ from gpu_ami.errors import CloudError, ForeignAnswer, UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef, FilterTypeDef, InstanceTypeInfoTypeDef
+    from mypy_boto3_iam import IAMClient
+    from mypy_boto3_kms import KMSClient
+
 
 AWS_EBS = "alias/aws/ebs"  # as GetEbsDefaultKmsKeyId answers where the account has set no other
 _OLD = timedelta(days=730)  # AWS deprecates public AMIs after two years (EC2, "Deprecate an AMI")
@@ -345,3 +353,53 @@ def _quota(scope: Scope, quota: Quota, needed: int, running: int) -> Finding:
         remedy = "request a higher quota in Service Quotas, or prove fewer types at a time (--instance-type)"
         return error(subject, text, f"at least {needed + running}", remedy, refused=True)
     return ok(subject, f"{text}, {needed} needed")
+
+
+_SPOT, _SPOT_ROLE, _SPOT_SERVICE = "spot", "AWSServiceRoleForEC2Spot", "spot.amazonaws.com"
+_CREATE_SPOT_ROLE = f"aws iam create-service-linked-role --aws-service-name {_SPOT_SERVICE}"
+
+
+def spot(scope: Scope) -> Iterator[Finding]:
+    """The service-linked role is there, or the caller may create it; the role may use the key of the volumes.
+
+    Where a type has another way beside Spot, what is missing is a warning: the launch goes on with that way.
+    """
+    ways = {name: [way.kind for way in capacity.ways_of(scope.place, name)] for name in _types_of(scope)}
+    bought = [kinds for kinds in ways.values() if capacity.SPOT in kinds]
+    if not bought:
+        return
+    make = warning if all(len(kinds) > 1 for kinds in bought) else error
+    iam: IAMClient = scope.cloud.client("iam")
+    try:
+        role = iam.get_role(RoleName=_SPOT_ROLE)["Role"]["Arn"]
+    except iam.exceptions.NoSuchEntityException:
+        role = identity.service_role_arn(scope, _SPOT_SERVICE, _SPOT_ROLE)
+        if not identity.may_create_service_role(scope, _SPOT_SERVICE, role):
+            found = f"the account has no {_SPOT_ROLE}, and the caller may not create it"
+            yield make(
+                _SPOT,
+                found,
+                "the service-linked role of EC2 Spot",
+                f"{_CREATE_SPOT_ROLE}, or attach iam/caller-spot.json",
+            )
+            return
+        yield ok(_SPOT, f"the first Spot Instance creates {_SPOT_ROLE}")
+        return
+    name = volume_key(scope.cloud)
+    if name == AWS_EBS:
+        yield ok(_SPOT, f"{_SPOT_ROLE} is there")
+        return
+    kms: KMSClient = scope.cloud.client("kms")
+    pages = kms.get_paginator("list_grants").paginate(KeyId=name, GranteePrincipal=role)
+    if any(page["Grants"] for page in pages):
+        yield ok(_SPOT, f"{_SPOT_ROLE} is there, and has a grant for {name}")
+        return
+    found = f"no grant lets {_SPOT_ROLE} use {name}; unless the key's policy does, Spot Instances end at once"
+    remedy = f"aws kms create-grant --key-id {name} --grantee-principal {role} --operations Decrypt Encrypt"
+    more = "GenerateDataKey GenerateDataKeyWithoutPlaintext CreateGrant DescribeKey ReEncryptFrom ReEncryptTo"
+    yield warning(_SPOT, found, "a grant", f"{remedy} {more}")
+
+
+def _types_of(scope: Scope) -> list[str]:
+    """The plan's types; of a place alone, one for each of its patterns."""
+    return scope.instance_types or list(scope.place.capacity.ways)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud.place import Capacity, Place
-from gpu_ami.cloud.preflight import spot
+from gpu_ami.cloud.preflight import resources
 from gpu_ami.cloud.preflight.findings import Level, Scope
 from tests.aws_requests import Checked
 
@@ -62,10 +62,10 @@ def scope(
     ],
 )
 def test_what_spot_needs(account: dict[str, Any], level: Level, text: str) -> None:
-    (finding,) = spot.spot(scope(**account))
+    (finding,) = resources.spot(scope(**account))
     assert finding.level is level and text in finding.found
     assert (finding.remedy == "") is (level is Level.OK)
 
 
 def test_other_ways_need_nothing_of_spot() -> None:
-    assert list(spot.spot(scope(role=False, ways=("on-demand",)))) == []
+    assert list(resources.spot(scope(role=False, ways=("on-demand",)))) == []
