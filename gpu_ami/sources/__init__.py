@@ -1,7 +1,9 @@
 """The sources of a plan: checks, before anything is launched, that they have what it names, signed by the planned key.
 
-http/            client, cache, and the errors of a source
-repositories/    apt and dnf repositories: keys, indexes, dependencies
+http             client with deadlines, limits, proxies, TLS; responses in the user's cache folder; errors of a source
+repositories     a repository of apt or dnf as a plan names it: its key and its signed index
+package_index    packages of a repository: planned, similar, newer by rpm's or dpkg's order; their dependencies
+openpgp          OpenPGP keys and signatures
 planned          the packages, files and tags that a plan needs
 kernels          the plan's kernel in the archive of its operating system
 survey           checks all sources of a plan at the same time; a survey as a table
@@ -12,8 +14,9 @@ table_text       changes to the text of a table of facts
 """
 
 from gpu_ami.sources.http import Cache, Client, Limits, SourceError, mirrored
+from gpu_ami.sources.package_index import Index, Package
 from gpu_ami.sources.refresh import Proposal, Refreshed, refresh
-from gpu_ami.sources.repositories import Index, Package, Repository, index_files, read_repository
+from gpu_ami.sources.repositories import Repository, index_files, read_repository
 from gpu_ami.sources.survey import ResolveAmi, Survey, SurveyDocument, as_table, require, require_verified, survey
 
 __all__ = [

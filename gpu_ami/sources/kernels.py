@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from gpu_ami.recipes import ARCHITECTURES, ResolvedPlan, load_facts
 from gpu_ami.sources.http import Client, SourceError
-from gpu_ami.sources.repositories import Package, ReadRepository, Repository, compare, read_repository
+from gpu_ami.sources.package_index import Package, compare
+from gpu_ami.sources.repositories import ReadRepository, Repository, read_repository
 
 RELEASE = "{release}"
 

@@ -17,9 +17,10 @@ from gpu_ami.recipes.facts import tables
 from gpu_ami.sources import releases, table_text, vendor_pages
 from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.kernels import planned_kernel, series_today
+from gpu_ami.sources.package_index import Index
 from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
 from gpu_ami.sources.releases import COMPONENTS, newer_releases
-from gpu_ami.sources.repositories import Index, Repository, read_repository
+from gpu_ami.sources.repositories import Repository, read_repository
 
 # Component → names of the packages whose versions are its releases; the group is the CUDA major or branch in the name.
 _NAMES = {

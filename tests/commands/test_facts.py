@@ -76,13 +76,13 @@ def test_rows_that_age_are_listed_oldest_first(capsys: pytest.CaptureFixture[str
 def test_refresh_names_sources_that_do_not_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpu_ami.sources.http import client
-    from gpu_ami.sources.http.client import Unreachable
+    from gpu_ami.sources import http
+    from gpu_ami.sources.http import Unreachable
 
     def ask(_self: object, _method: str, url: str, *_: object) -> None:
         raise Unreachable(f"{url}: not in a test")
 
-    monkeypatch.setattr(client.Client, "_ask", ask)
+    monkeypatch.setattr(http.Client, "_ask", ask)
     assert cli.main(["facts", "refresh", "ubuntu2204-compute", "--json", "-q"]) == 4
     data = json.loads(capsys.readouterr().out)
     assert data["diff"] == "" and not data["written"] and all("not in a test" in error for error in data["errors"])
@@ -94,18 +94,19 @@ def test_rows_are_kept_where_the_tests_of_the_rules_pass(
 ) -> None:
     """--apply plans the recipes with the new rows, then runs the tests; what the site had stays in either case."""
     from gpu_ami.commands import facts_refresh
-    from gpu_ami.sources.http import NotThere, client
+    from gpu_ami.sources import http
+    from gpu_ami.sources.http import NotThere
 
     changelog = """# AMI Release v20991231
 <table><tr><th>AMI Type</th><th>Source AMI Name (K8s 1.33 - 1.39)</th></tr>
 <tr><td>AL2023_x86_64_STANDARD</td><td>al2023-ami-minimal-2023-kernel-6.18-x86_64</td></tr></table>"""
 
-    def ask(_self: object, _method: str, url: str, *_: object) -> client.Answer:
+    def ask(_self: object, _method: str, url: str, *_: object) -> http.Answer:
         if url.endswith("amazon-eks-ami/main/CHANGELOG.md"):
-            return client.Answer(url, 200, changelog.encode(), {})
+            return http.Answer(url, 200, changelog.encode(), {})
         raise NotThere(f"{url}: HTTP 404")
 
-    monkeypatch.setattr(client.Client, "_ask", ask)
+    monkeypatch.setattr(http.Client, "_ask", ask)
     monkeypatch.setattr(facts_refresh, "_tested", lambda _progress: failed)
     (tmp_path / "facts").mkdir()
     own = tmp_path / "facts" / "efa.yml"

@@ -18,9 +18,9 @@ import pytest
 import zstandard
 
 from gpu_ami import process
-from gpu_ami.sources.http.client import Client, Limits
-from gpu_ami.sources.repositories.keys import Key, read_key
-from gpu_ami.sources.repositories.repository import Repository
+from gpu_ami.sources.http import Client, Limits
+from gpu_ami.sources.openpgp import Key, read_key
+from gpu_ami.sources.repositories import Repository
 
 PATIENT = Limits(connect_s=10, idle_s=20, total_s=60, redirects=3, retries=1, pause_s=0.01)
 QUICK = Limits(connect_s=1, idle_s=0.5, total_s=2, redirects=3, retries=1, pause_s=0.01)  # for what never answers

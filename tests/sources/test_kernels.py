@@ -11,10 +11,10 @@ from gpu_ami.cloud import Place
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import ResolvedPlan, find_recipe
 from gpu_ami.sources import kernels
-from gpu_ami.sources.http.client import Client, Unreachable
+from gpu_ami.sources.http import Client, Unreachable
 from gpu_ami.sources.kernels import ask_kernel, planned_kernel
-from gpu_ami.sources.repositories import Index, Package, ReadRepository
-from gpu_ami.sources.repositories.index import Relation
+from gpu_ami.sources.package_index import Index, Package, Relation
+from gpu_ami.sources.repositories import ReadRepository
 from gpu_ami.sources.survey import survey
 
 # noble-updates, main, amd64 as of 2026-11-26 (InRelease signed by F6ECB3762474EDA9D21B7022871920D1991BC93C): 7.0 has no

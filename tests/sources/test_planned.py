@@ -14,7 +14,7 @@ from gpu_ami.cloud import Place
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
 from gpu_ami.sources import releases
-from gpu_ami.sources.http.client import Client, NotThere, SourceError, Unreachable
+from gpu_ami.sources.http import Client, NotThere, SourceError, Unreachable
 from gpu_ami.sources.planned import PlannedDownload, PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
 
 from .conftest import Web

@@ -11,9 +11,9 @@ from gpu_ami.cloud import Place
 from gpu_ami.files import parse_yaml
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import VARIABLES, Facts, find_recipe, load_facts
-from gpu_ami.sources.http.client import Client
+from gpu_ami.sources.http import Client
+from gpu_ami.sources.package_index import Index, Package
 from gpu_ami.sources.refresh import Refreshed, refresh, releases_in
-from gpu_ami.sources.repositories.index import Index, Package
 
 from .conftest import PATIENT, Signer, Web, put_apt
 

@@ -14,7 +14,7 @@ import pytest
 
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.recipes import ResolvedPlan
-from gpu_ami.sources.http.client import Client, Limits
+from gpu_ami.sources.http import Client, Limits
 from gpu_ami.sources.survey import PINNED, Finding, ReadIndex, Survey, as_table, survey
 
 from .conftest import PACKAGES, PATIENT, Response, Signer, Web, put_apt, put_dnf, stall
@@ -200,7 +200,7 @@ def test_source_that_stalls_ends_at_the_deadline(served: Web, vendor: Signer) ->
 
 def test_key_that_ends_soon_is_noted(served: Web, client: Client, vendor: Signer, monkeypatch: Any) -> None:
     now = time.time()
-    monkeypatch.setattr("gpu_ami.sources.repositories.keys.time.time", lambda: now + 390 * 86400)
+    monkeypatch.setattr("gpu_ami.sources.openpgp.time.time", lambda: now + 390 * 86400)
     finding = finding_of(survey(plan(served, vendor, roles=["tool"]), client), "tool")
     assert finding.key_days in (9, 10) and f"the key {vendor.fingerprint} expires in" in finding.details[-1]
 

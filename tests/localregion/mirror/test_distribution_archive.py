@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.sources import Index, Package, SourceError
-from gpu_ami.sources.repositories.index import Relation
+from gpu_ami.sources.package_index import Relation
 from localregion.mirror import distribution_archive
 from localregion.mirror.package_requests import Section
 from tests.sources.conftest import Signer, Web, put_apt, signers, vendor, web  # noqa: F401 (fixtures)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpu_ami import process
+from gpu_ami.sources import repositories
 from gpu_ami.sources.http import Client, SourceError
-from gpu_ami.sources.repositories import signed_index
-from gpu_ami.sources.repositories.index import (
+from gpu_ami.sources.openpgp import dearmored
+from gpu_ami.sources.package_index import (
     Index,
     Package,
     Relation,
@@ -25,9 +26,7 @@ from gpu_ami.sources.repositories.index import (
     rpmvercmp,
     split,
 )
-from gpu_ami.sources.repositories.keys import dearmored
-from gpu_ami.sources.repositories.repository import Repository, digest
-from gpu_ami.sources.repositories.signed_index import read_repository
+from gpu_ami.sources.repositories import Repository, digest, read_repository
 from tests.sources.conftest import Signer, Web, apt_repository, compress, put_apt
 
 
@@ -113,8 +112,8 @@ def test_provided_name_without_version_meets_only_a_relation_without() -> None:
 
 
 def package(name: str, version: str, needs: str = "", provides: str = "") -> Package:
-    provided = tuple(one for group in signed_index.relations(provides) for one in group)
-    return Package(name, version, "amd64", signed_index.relations(needs), provided)
+    provided = tuple(one for group in repositories.relations(provides) for one in group)
+    return Package(name, version, "amd64", repositories.relations(needs), provided)
 
 
 def unmet(*packages: Package, kind: str = "deb", **planned: str) -> list[str]:

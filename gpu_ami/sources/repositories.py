@@ -1,7 +1,8 @@
-"""Reads a repository's key and signed index, of apt or dnf, once for each client."""
+"""Package repositories of apt and dnf: one as a plan names it; its key and signed index, read once for each client."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Iterator
@@ -11,12 +12,54 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.sources.http import Client, NotThere, SourceError
-from gpu_ami.sources.repositories.index import SUFFIXES, Index, Package, Relation, inflate
-from gpu_ami.sources.repositories.keys import Key, Signature, read_key, verify
-from gpu_ami.sources.repositories.repository import ReadRepository, Repository, digest
+from gpu_ami.sources.openpgp import Key, Signature, read_key, verify
+from gpu_ami.sources.package_index import SUFFIXES, Index, Package, Relation, inflate
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
+
+
+@dataclass(frozen=True)
+class Repository:
+    """kind: deb or rpm. url: ends with a slash. architecture: as packages of the kind name it.
+
+    keyring: a file of the operating system with the key; where this machine has it, it is read instead of `key_url`.
+    """
+
+    kind: str
+    url: str
+    suite: str
+    components: tuple[str, ...]
+    architecture: str
+    key_url: str
+    key_fingerprint: str
+    signed_index: bool = True
+    keyring: str = ""
+
+    @property
+    def is_flat(self) -> bool:
+        """An apt repository without suites: packages and index lie in one folder."""
+        return self.suite.endswith("/")
+
+
+@dataclass(frozen=True)
+class ReadRepository:
+    """folder: where its index is; digest: of the signed top of its index (`sha256:` and 64 hex digits).
+
+    signature: None where the index is not signed by plan (`signed_index: false`).
+    """
+
+    repository: Repository
+    index: Index
+    folder: str
+    digest: str
+    signature: Signature | None
+
+
+def digest(data: bytes) -> str:
+    """`sha256:` and 64 hex digits."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
 
 _FIELD = re.compile(r"^([\w-]+): *(.*(?:\n[ \t].*)*)", re.MULTILINE)
 _NAME = re.compile(r"^Package: *(\S+)", re.MULTILINE)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.files import cache_dir
-from gpu_ami.sources.http.client import Cache, Client, Kept, NotThere, SourceError, Unreachable
+from gpu_ami.sources.http import Cache, Client, Kept, NotThere, SourceError, Unreachable
 from tests.sources.conftest import PATIENT, QUICK, Response, Web, drip, serve, stall
 
 # Kept answers: what is read again, and what is not trusted.

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.sources.http.client import Client, NotThere, SourceError, Unreachable
-from gpu_ami.sources.repositories import signed_index
-from gpu_ami.sources.repositories.index import Relation
-from gpu_ami.sources.repositories.keys import Key
+from gpu_ami.sources import repositories
+from gpu_ami.sources.http import Client, NotThere, SourceError, Unreachable
+from gpu_ami.sources.openpgp import Key
+from gpu_ami.sources.package_index import Relation
 from tests.sources.conftest import (
     PACKAGES,
     QUICK,
@@ -28,7 +28,7 @@ from tests.sources.conftest import (
 @pytest.mark.parametrize("detached", [False, True])
 def test_flat_repository(web: Web, client: Client, vendor: Signer, key: Key, suffix: str, detached: bool) -> None:
     put_apt(web, vendor, suffix=suffix, detached=detached)
-    found = signed_index.read_apt(client, apt_repository(web, vendor), key)
+    found = repositories.read_apt(client, apt_repository(web, vendor), key)
     assert {name: found.index.versions(name) for name in found.index.names} == {
         "tool": ["2.0-1", "1.0-1"],
         "libtool": ["2.0-1", "1.0-1"],
@@ -44,13 +44,13 @@ def test_flat_repository(web: Web, client: Client, vendor: Signer, key: Key, suf
 
 def test_order_of_the_fields_does_not_matter(web: Web, client: Client, vendor: Signer, key: Key) -> None:
     put_apt(web, vendor, "Version: 1\nPackage: a\nArchitecture: amd64\n\nPackage: b\nVersion: 1\nArchitecture: all")
-    assert signed_index.read_apt(client, apt_repository(web, vendor), key).index.names == {"a", "b"}
+    assert repositories.read_apt(client, apt_repository(web, vendor), key).index.names == {"a", "b"}
 
 
 def test_suite_with_components(web: Web, client: Client, vendor: Signer, key: Key) -> None:
     put_apt(web, vendor, path="/flat/dists/jammy/", prefix="main/binary-amd64/")
     repository = apt_repository(web, vendor, suite="jammy", components=("main",))
-    assert signed_index.read_apt(client, repository, key).index.find("tool", "1.0-1")
+    assert repositories.read_apt(client, repository, key).index.find("tool", "1.0-1")
 
 
 def test_index_is_read_by_its_digest_where_that_is_served(web: Web, client: Client, vendor: Signer, key: Key) -> None:
@@ -59,7 +59,7 @@ def test_index_is_read_by_its_digest_where_that_is_served(web: Web, client: Clie
     import hashlib
 
     web.put(f"/flat/by-hash/SHA256/{hashlib.sha256(packages).hexdigest()}", packages)
-    assert signed_index.read_apt(client, apt_repository(web, vendor), key).index.find("tool", "1.0-1")
+    assert repositories.read_apt(client, apt_repository(web, vendor), key).index.find("tool", "1.0-1")
 
 
 def test_smallest_form_that_is_served_is_read(web: Web, client: Client, vendor: Signer, key: Key) -> None:
@@ -67,7 +67,7 @@ def test_smallest_form_that_is_served_is_read(web: Web, client: Client, vendor: 
     signed = release({"./Packages": plain, "./Packages.xz": b"not served"})
     web.put("/flat/InRelease", vendor.sign(signed, "--clearsign"))
     web.put("/flat/Packages", plain)
-    assert signed_index.read_apt(client, apt_repository(web, vendor), key).index.find("tool", "1.0-1")
+    assert repositories.read_apt(client, apt_repository(web, vendor), key).index.find("tool", "1.0-1")
 
 
 def damage(web: Web, signers: dict[str, Signer], name: str) -> None:
@@ -139,7 +139,7 @@ def test_each_damage_is_named(
     if name == "stalled":
         client = Client(limits=QUICK)
     with pytest.raises(kind, match=message) as caught:
-        signed_index.read_apt(client, apt_repository(web, signers["vendor"]), key)
+        repositories.read_apt(client, apt_repository(web, signers["vendor"]), key)
     assert type(caught.value) is kind
 
 
@@ -154,12 +154,12 @@ def test_each_damage_is_named(
     ],
 )
 def test_relations(text: str, groups: list[list[str]]) -> None:
-    assert [[str(one) for one in group] for group in signed_index.relations(text)] == groups
+    assert [[str(one) for one in group] for group in repositories.relations(text)] == groups
 
 
 def test_index_files_are_what_was_signed(web: Web, client: Client, vendor: Signer, key: Key) -> None:
     put_apt(web, vendor, suffix=".xz", path="/flat/dists/jammy/", prefix="main/binary-amd64/")
     repository = apt_repository(web, vendor, suite="jammy", components=("main",))
-    files = signed_index.index_files(client, repository, key)
+    files = repositories.index_files(client, repository, key)
     assert {name: web.files[f"/flat/dists/jammy/{name}"].body for name in files} == files
     assert set(files) == {"InRelease", "main/binary-amd64/Packages.xz"}

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.sources.http.client import Client, NotThere, SourceError
-from gpu_ami.sources.repositories import signed_index
-from gpu_ami.sources.repositories.keys import Key
+from gpu_ami.sources import repositories
+from gpu_ami.sources.http import Client, NotThere, SourceError
+from gpu_ami.sources.openpgp import Key
 from tests.sources.conftest import PRIMARY, Signer, Web, dnf_repository, put_dnf
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst", ""])
 def test_repository(web: Web, client: Client, vendor: Signer, key: Key, suffix: str) -> None:
     put_dnf(web, vendor, suffix=suffix)
-    found = signed_index.read_dnf(client, dnf_repository(web, vendor), key)
+    found = repositories.read_dnf(client, dnf_repository(web, vendor), key)
     assert {name: found.index.versions(name) for name in found.index.names} == {
         "tool": ["1.0-1.amzn2023"],
         "libtool": ["1.0-3.amzn2023"],
@@ -31,7 +31,7 @@ def test_repository(web: Web, client: Client, vendor: Signer, key: Key, suffix: 
 
 def test_index_that_is_not_signed_by_plan(web: Web, client: Client, vendor: Signer, key: Key) -> None:
     put_dnf(web, None)
-    found = signed_index.read_dnf(client, dnf_repository(web, vendor, signed_index=False), key)
+    found = repositories.read_dnf(client, dnf_repository(web, vendor, signed_index=False), key)
     assert found.signature is None and found.index.knows("tool")
 
 
@@ -79,5 +79,5 @@ def test_each_damage_is_named(
 ) -> None:
     damage(web, signers, name)
     with pytest.raises(kind, match=message) as caught:
-        signed_index.read_dnf(client, dnf_repository(web, signers["vendor"]), key)
+        repositories.read_dnf(client, dnf_repository(web, signers["vendor"]), key)
     assert type(caught.value) is kind
