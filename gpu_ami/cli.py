@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from gpu_ami import __version__, commands, foreign_text, out_lock
+from gpu_ami import __version__, commands, environment, foreign_text, out_lock
 from gpu_ami.errors import CloudError, GpuAmiError, InternalError, UsageError, end_as_by_ctrl_c
 from gpu_ami.progress import Display, Progress
 from gpu_ami.region import provider
@@ -243,6 +243,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_as_by_ctrl_c()
     try:
         with _progress(args) as progress:
+            if left_out := environment.note():
+                progress.note(left_out)
             outcome: commands.Outcome = args.execute(args, progress)
         _print(outcome, args)
         sys.stdout.flush()
@@ -271,6 +273,11 @@ def _as_message(error: Exception) -> GpuAmiError:
 
 
 def entry() -> None:
+    """The program `gpu-ami`."""
+    try:
+        environment.prepare()
+    except UsageError as error:
+        sys.exit(_reported(error, "--json" in sys.argv))
     sys.exit(main())
 
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gpu_ami import environment
 from gpu_ami.errors import CloudError, GpuAmiError, MissingTool
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0
-_PYTHON_CACHE = "PYTHONPYCACHEPREFIX"
 ChildProcess = subprocess.Popen[bytes]
 # Every process of `run` that has not ended: what Ctrl-C in the main thread must end although other threads wait for it.
 _running: set[subprocess.Popen[bytes]] = set()
@@ -106,14 +106,14 @@ class Completed:
 
 
 def clean_environment(extra: Mapping[str, str] | None = None, without: tuple[str, ...] = ()) -> dict[str, str]:
-    """This process's environment, without what changes a tool's output, plus `extra`.
+    """This process's environment, without what changes a tool's output or programs (environment.py), plus `extra`.
 
     without: beginnings of further variables that are not passed on.
-
-    PYTHONPYCACHEPREFIX is not passed on: in the tree of an image, packages would compile their files to that folder.
     """
     kept = {
-        key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG", _PYTHON_CACHE, *without))
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("LC_", "LANG", *without)) and not environment.is_left_out(key)
     }
     return kept | {"LC_ALL": "C.UTF-8"} | dict(extra or {})
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import re
 import sys
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -339,6 +340,28 @@ def checked(value: Any, shape: Any, name: str = "answer") -> Any:
     if shape.type_name == "map":
         return {key: checked(row, shape.value, str(key)) for key, row in value.items()}
     return value
+
+
+# Ends of the names of AWS's endpoints in every partition (botocore 1.40, data/partitions.json, read 2026-11-28).
+_DOMAINS = (
+    ".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu", ".c2s.ic.gov", ".sc2s.sgov.gov", ".cloud.adc-e.uk",
+    ".csp.hci.ic.gov", ".api.aws", ".api.amazonwebservices.com.cn", ".api.amazonwebservices.eu", ".api.aws.ic.gov",
+    ".api.aws.scloud", ".api.cloud-aws.adc-e.uk", ".api.aws.hci.ic.gov",
+)  # fmt: skip
+ENDPOINT_ADVICE = (
+    "AWS_ENDPOINT_URL or an endpoint_url of the profile leads there: unset it, or name the endpoint in the --where file"
+)
+
+
+def foreign_endpoint(client: Any) -> str:
+    """Where the calls of a boto3 client go, if that is not AWS; "" if it is.
+
+    Whoever answers there says what an AMI is, which metrics arrived and, as KMS, which key signed.
+    """
+    url = str(client.meta.endpoint_url)
+    parts = urllib.parse.urlsplit(url)
+    is_aws = parts.scheme == "https" and (parts.hostname or "").lower().endswith(_DOMAINS)
+    return "" if is_aws else url
 
 
 def session() -> Any:

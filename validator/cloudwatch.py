@@ -127,6 +127,8 @@ class CloudWatch:
         # botocore must not retry: it would wait in the thread that all checks share.
         config = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
         client = session.client(service, endpoint_url=self.endpoint, config=config)
+        if not self.endpoint and (url := aws.foreign_endpoint(client)):
+            raise ApiRefused(service, "", f"{url} is not AWS's API", aws.ENDPOINT_ADVICE)
         limit_requests(client)
         return client
 

@@ -257,6 +257,8 @@ def build(packer_run: PackerRun) -> Made:
             | place.api.environment()  # the plugin ignores custom_endpoint_ec2 for some calls, not AWS_ENDPOINT_URL
             | _polling(packer_run.poll_seconds, packer_run.timeout)
             | {"TMPDIR": temporary, "GPU_AMI_BUILD": f"{private}/"},
+            # The caller's AWS_ENDPOINT_URL_EC2 would have precedence over the place's own endpoint.
+            without=tuple(place.api.environment().keys() & {"AWS_ENDPOINT_URL"}),
             check=False,
             on_line=reader.line,
             stop_with=signal.SIGINT,

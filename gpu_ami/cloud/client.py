@@ -105,7 +105,10 @@ class Cloud:
         )
 
     def client(self, service: str) -> Any:
-        """A boto3 client of this place's region, endpoint and credentials; one a service."""
+        """A boto3 client of this place's region, endpoint and credentials; one a service.
+
+        UsageError: the caller's settings lead to an endpoint that is not AWS's.
+        """
         from botocore.config import Config
 
         if service in self._clients:
@@ -113,6 +116,8 @@ class Cloud:
         # Transport errors and throttling are retried here and nowhere else.
         config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10, read_timeout=60)
         client = self.session().client(service, endpoint_url=self.place.api.endpoint or None, config=config)
+        if not self.place.api.endpoint and (url := aws.foreign_endpoint(client)):
+            raise UsageError(f"{self.place.name}: {url} is not AWS's API of {service}", hint=aws.ENDPOINT_ADVICE)
         client.meta.events.register("before-send", aws_errors.check_limit)
         client.meta.events.register("before-parse.ec2", aws_errors.retry_empty)
         client.meta.events.register("after-call", aws_errors.check_origin)

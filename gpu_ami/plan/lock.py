@@ -31,7 +31,7 @@ _NOT_RESOLVED = ("schema", "image", "digest", "sources", "notes")
 def locks_folder(recipe: Path) -> Path:
     """The locks of a recipe's folder: `locks/` beside `recipes/`, or beside the recipe itself."""
     folder = recipe.parent
-    return folder.with_name("locks") if folder.resolve().name == "recipes" else folder / "locks"
+    return folder.absolute().with_name("locks") if folder.resolve().name == "recipes" else folder / "locks"
 
 
 def lock_file(image: str, locks: Path = LOCKS) -> Path:

@@ -6,6 +6,7 @@ so that a change of facts, layers or of this program counts too), the roles of i
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from gpu_ami.plan.lock import Change, lock_file, locks_folder, resolved_recipe, 
 from gpu_ami.recipes import ResolvedPlan
 
 _GIT_SECONDS = 60
+_OF_THE_CALLER = ("system", "global")
+_PROGRAMS = ("core.fsmonitor=false", "core.hooksPath=/dev/null")
 _SHOWN = 3
 _SITE = "site"
 
@@ -81,12 +84,12 @@ def _reasons(recipe: Path, document: ResolvedPlan, changes: _Changes) -> tuple[l
         build.append(f"new: {changes.commit[:12]} has no lock of it")
     elif _without_recipe(committed) != _without_recipe(resolved_values(document)):
         build.append("plan: the recipe resolves to other values (gpu-ami plan --diff shows them)")
-    project, site = data_root(), recipe.parent.with_name(_SITE)
+    project, site = data_root(), recipe.parent.absolute().with_name(_SITE)
     folders = [project / "roles" / role for role in document["roles"]]
     folders += [site / "roles" / role for role in document["roles"]]
     folders += [project / "packer", project / "playbooks", project / "ansible.cfg"]
     build += changes.below(folders)
-    proof = changes.below([project / "validator", site / "checks", recipe.parent.with_name("checks")])
+    proof = changes.below([project / "validator", site / "checks", recipe.parent.absolute().with_name("checks")])
     return build, proof
 
 
@@ -104,7 +107,9 @@ class _Changes:
         # The common ancestor: what others committed since a branch began is no change of the branch.
         base = _git(root, "merge-base", since, "HEAD", check=False)
         self.commit = (shown if base.returncode else base).stdout.strip()
-        changed = _git(root, "diff", "--name-only", "-z", "--no-renames", self.commit, "--").stdout
+        # Of a submodule, git would start another git, with the settings that lie there.
+        how = ("--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=dirty")
+        changed = _git(root, "diff", *how, self.commit, "--").stdout
         untracked = _git(root, "ls-files", "--others", "--exclude-standard", "-z").stdout
         self.paths = sorted(root / name for name in f"{changed}\0{untracked}".split("\0") if name)
 
@@ -151,5 +156,21 @@ def _top_level(recipe: Path) -> Path:
 
 
 def _git(folder: Path, *words: str, check: bool = True) -> process.Completed:
+    """Runs git without the programs that the repository's own settings name: it may be one that somebody sent."""
+    settings = [word for name in (*_PROGRAMS, *_filters(folder)) for word in ("-c", name)]
+    return _plain_git([*settings, "-C", folder, *words], check=check)
+
+
+@functools.cache
+def _filters(folder: Path) -> tuple[str, ...]:
+    """Settings that turn off the filters of a repository, which git would run on files; the caller's own stay."""
+    how = ("config", "--includes", "--show-scope", "--name-only", "-z", "--get-regexp")
+    words = _plain_git(["-C", folder, *how, r"^filter\."]).stdout.split("\0")
+    scopes = zip(words[::2], words[1::2], strict=False)
+    names = {name.rpartition(".")[0] for scope, name in scopes if scope not in _OF_THE_CALLER}
+    return tuple(f"{name}.{key}" for name in sorted(names) for key in ("clean=", "process=", "required=false"))
+
+
+def _plain_git(words: Sequence[str | Path], *, check: bool = False) -> process.Completed:
     git = process.find_tool("git", package="git")
-    return process.run([git, "-C", folder, *words], timeout=_GIT_SECONDS, check=check, error=UsageError)
+    return process.run([git, *words], timeout=_GIT_SECONDS, check=check, error=UsageError)
