@@ -1,4 +1,7 @@
-"""The components: each file declares one as `COMPONENT` (several alike: `COMPONENTS`), and the registry finds it here.
+"""The components: a file declares one as `COMPONENT`, or a family as `COMPONENTS`, and the registry finds it here.
+
+cuda has cuDNN; nccl nccl-tests and aws-ofi-nccl; neuron neuron-monitor; nvidia_driver the fabric manager and IMEX;
+telemetry the CloudWatch agent, the event parser and the drain hook; node the node families.
 
 All else that knows components by name asks the registry: a recipe's keys and their reference, the plan's sections and
 their schema, labels, rules, the order of roles, layers, the AMI's tags. A site's role is a component like these.

@@ -1,8 +1,9 @@
-"""The CUDA toolkit, and cuda-compat where the driver is older than it."""
+"""CUDA: the toolkit, cuda-compat where the driver is older than it, and cuDNN built for it."""
 
 from __future__ import annotations
 
 import re
+from typing import NotRequired
 
 from gpu_ami.recipes.components.nvidia_driver import driver_packages as nvidia
 from gpu_ami.recipes.facts import NEWEST, Sources, at_least, branch, parts
@@ -18,15 +19,16 @@ from gpu_ami.recipes.rules import (
     file,
     library,
     package,
+    plain,
     program,
     runs_natively,
     versioned,
 )
-from validator.plan_document import Cuda
+from validator.plan_document import Cuda, PackagedComponent, package_system
 from validator.schema import Flag
 
 
-def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> Cuda:
+def _cuda_section(context: ResolveContext, versions: Assignment, sources: Sources) -> Cuda:
     version, row = versions["cuda"], context.facts.cuda["releases"][versions["cuda"]]
     packages = {nvidia.library(context, "cuda", version): row["package"]}
     mode = "native"
@@ -61,7 +63,7 @@ def _compatibility(mode: str, driver: str, cuda: str, minimum: str) -> str:
     )
 
 
-def _understood(text: str) -> Understood:
+def _cuda_understood(text: str) -> Understood:
     """`cuda-toolkit-11-8 nvidia-gds-11-8`: several packages in one string."""
     versions, others = [], []
     for word in text.split():
@@ -84,7 +86,7 @@ def _understood(text: str) -> Understood:
     return Understood(chosen, remarks, tuple(others))
 
 
-COMPONENT = Component(
+_CUDA = Component(
     "cuda",
     "CUDA",
     layer="libraries",
@@ -93,7 +95,7 @@ COMPONENT = Component(
     keys=versioned('"12.4"', forward_compatibility=Flag()),
     meanings={"forward_compatibility": "true: install cuda-compat if the driver is too old for the toolkit"},
     section=Cuda,
-    write=_section,
+    write=_cuda_section,
     observed=Observed(
         (
             package(r"cuda-(toolkit|cudart|nvcc|runtime)-\d+-\d+", r"^(?:\d+:)?(\d+\.\d+)"),
@@ -109,5 +111,67 @@ COMPONENT = Component(
     size_gib=8,
     version_tag="cuda_version",
     is_promised=True,
-    template=TemplateVariable(r"cuda(_toolkit)?(_(major|major_minor))?_version|cuda|cuda_toolkit", _understood),
+    template=TemplateVariable(r"cuda(_toolkit)?(_(major|major_minor))?_version|cuda|cuda_toolkit", _cuda_understood),
 )
+
+
+class Cudnn(PackagedComponent):
+    """cuDNN; `full`: its version with the build number."""
+
+    full: NotRequired[str]
+
+
+def _cudnn_section(context: ResolveContext, versions: Assignment, sources: Sources) -> Cudnn:
+    row = context.facts.cudnn["releases"][versions["cudnn"]]
+    cuda = versions.get("cuda", row["cuda"][-1])
+    full = row.get("package", row["full"])
+    if branch(versions["cudnn"]) == "8":
+        joint = "." if package_system(context.os) == "rpm" else "+"
+        packages = {nvidia.library(context, "cudnn8", cuda): f"{full}-1{joint}cuda{nvidia.packaged_cuda(row, cuda)}"}
+    else:
+        packages = {nvidia.library(context, "cudnn9", cuda): full if full.endswith("*") else f"{full}-1"}
+    section: Cudnn = {"version": versions["cudnn"]}  # the other keys follow in order
+    if not full.endswith("*"):  # else its build number is not known
+        section["full"] = row["full"]
+    section["packages"] = packages
+    section["repository"] = nvidia.nvidia_repository(context, sources)
+    return section
+
+
+def _cudnn_understood(text: str) -> Understood:
+    """`libcudnn8`, `libcudnn8=8.6.0.163-1+cuda11.8`, `libcudnn9-cuda-12`, `8.6.0`, `9`."""
+    full, package = re.search(r"(\d+\.\d+\.\d+)", text), re.match(r"libcudnn(\d+)", text)
+    if full:
+        return Understood(full[1])
+    if package:
+        return Understood(
+            package[1], (f"package {text} becomes branch {package[1]}; the lock will pin a release of it",)
+        )
+    return plain(text)
+
+
+_CUDNN = Component(
+    "cudnn",
+    "cuDNN",
+    layer="libraries",
+    after=("cuda",),
+    chosen_after=("nccl",),
+    is_chosen=True,
+    keys=versioned("9.1.0"),
+    section=Cudnn,
+    write=_cudnn_section,
+    # About 2 GB of storage: https://github.com/karpathy/llm.c/pull/389 (2026-11-22)
+    observed=Observed(
+        (
+            package(r"(lib)?cudnn\d+(-cuda-\d+(-\d+)?)?", r"^(?:\d+:)?(\d+\.\d+\.\d+)"),
+            file("libcudnn.so.*", r"libcudnn\.so\.(\d+\.\d+\.\d+)$", "library file"),
+            *(library(f"libcudnn.so.{major}", "cudnnGetVersion()", "cudnn") for major in (9, 8)),
+        )
+    ),
+    size_gib=2,
+    version_tag="cudnn_version",
+    is_promised=True,
+    template=TemplateVariable(r"(nvidia_)?cudnn(_version)?", _cudnn_understood),
+)
+
+COMPONENTS = (_CUDA, _CUDNN)

@@ -1,4 +1,4 @@
-"""AWS's Neuron SDK: the driver, and what runs and measures models on its devices."""
+"""AWS's Neuron SDK: the driver, what runs and measures models on its devices, and the publisher of neuron-monitor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gpu_ami.recipes.rules import (
     Component,
     Conflict,
     Observed,
+    OwnLog,
     ResolveContext,
     file,
     has_packages,
@@ -18,7 +19,8 @@ from gpu_ami.recipes.rules import (
     package,
     versioned,
 )
-from validator.plan_document import PackagedComponent
+from validator.plan_document import NeuronMonitor, PackagedComponent
+from validator.schema import Choice, Flag, Keys, ListOf, Text
 
 TOOLS = "aws-neuronx-tools"
 
@@ -39,7 +41,7 @@ def planned_packages(context: ResolveContext, version: str) -> dict[str, str]:
     return {name: version for name, version in packages.items() if version}
 
 
-def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> PackagedComponent:
+def _neuron_section(context: ResolveContext, versions: Assignment, sources: Sources) -> PackagedComponent:
     facts, family = context.facts.neuron, context.os["family"]
     repository = facts["repositories"][family]
     sources.add("the Neuron repository's key", facts)
@@ -72,7 +74,7 @@ def drives_devices(context: ResolveContext, chosen: Assignment) -> Iterator[Conf
             yield Conflict("neuron.version", text, source, ("neuron",))
 
 
-COMPONENT = Component(
+_NEURON = Component(
     "neuron",
     "Neuron",
     layer="node",
@@ -82,7 +84,7 @@ COMPONENT = Component(
     keys=versioned("2.33.0"),
     meanings={"version": "release of the Neuron SDK; exact, a branch, or `newest`"},
     section=PackagedComponent,
-    write=_section,
+    write=_neuron_section,
     rules=((("neuron",), drives_devices), (("neuron",), has_packages("neuron"))),
     observed=Observed(
         (
@@ -93,3 +95,54 @@ COMPONENT = Component(
     ),
     size_gib=2,
 )
+
+
+# Of neuron-monitor's metrics; each further one makes more series.
+DIMENSIONS = ("instance_id", "instance_type", "ami_id", "neuron_runtime_tag")
+
+
+def _monitor_section(context: ResolveContext, versions: Assignment, _sources: Sources) -> NeuronMonitor | None:
+    if "neuron" not in versions or "neuron" in context.provided:
+        return None
+    if TOOLS not in planned_packages(context, versions["neuron"]):
+        return None
+    asked = context.values["neuron_monitor"]
+    return {
+        "namespace": asked["namespace"],
+        "dimensions": [name for name in DIMENSIONS if name in asked["dimensions"]],
+        "high_resolution": asked["high_resolution"],
+        "interval_s": context.values["telemetry"]["interval_s"],
+        "log": asked["log"],
+        "log_group": asked["log_group"],
+    }
+
+
+_MONITOR_LOG = OwnLog(
+    "/var/log/neuron-metrics.jsonl", "/ec2/accelerated/neuron-metrics", "the metrics as embedded metric documents"
+)
+
+_NEURON_MONITOR = Component(
+    "neuron_monitor",
+    layer="telemetry",
+    after=("event_parser",),
+    keys=Keys(
+        {
+            "namespace": Text("GpuAmi/Neuron", r"[\w./#:-]{1,255}"),
+            "dimensions": ListOf(Choice(DIMENSIONS)),
+            "high_resolution": Flag(),
+            **_MONITOR_LOG.keys(),
+        },
+        needed=("namespace", "dimensions", "high_resolution", *_MONITOR_LOG.keys()),
+    ),
+    meanings={
+        "namespace": "CloudWatch namespace of neuron-monitor's metrics; not one that begins with `AWS/`",
+        "dimensions": "their dimensions; `neuron_runtime_tag` makes series for each application",
+        "high_resolution": "true: stored by the second, with `telemetry.interval_s` below 60; costs more",
+        **_MONITOR_LOG.meanings("neuron_monitor"),
+    },
+    section=NeuronMonitor,
+    write=_monitor_section,
+    own_log=_MONITOR_LOG,
+)
+
+COMPONENTS = (_NEURON, _NEURON_MONITOR)

@@ -1,4 +1,4 @@
-"""What a component declares of itself. gpu_ami/recipes/components has one file each; a site's role is one too.
+"""What a component declares of itself. gpu_ami/recipes/components declares each; a site's role is one too.
 
 And the variables of Packer templates that carry a component's version: their names, and what their text says.
 """

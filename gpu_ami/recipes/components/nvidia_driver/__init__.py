@@ -1,4 +1,6 @@
-"""NVIDIA's driver: from NVIDIA's repository, the system's own archive, or AWS's bucket of GRID drivers.
+"""NVIDIA's driver, and what has its version: the fabric manager and IMEX, for instance types that need them.
+
+The driver is NVIDIA's repository's, the system's own archive's, or AWS's bucket's of GRID drivers.
 
 driver_packages      its packages and repository, which CUDA's libraries and the driver's companions share
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import re
 
 from gpu_ami.recipes.components.nvidia_driver import driver_packages
+from gpu_ami.recipes.facts import Sources
 from gpu_ami.recipes.rules import (
     DISTRIBUTION_RULES,
     DRIVER,
@@ -15,8 +18,11 @@ from gpu_ami.recipes.rules import (
     GRID_RULES,
     INCOMPATIBILITY_RULES,
     LATEST,
+    PRESENCE,
+    Assignment,
     Component,
     Observed,
+    ResolveContext,
     TemplateVariable,
     Understood,
     content,
@@ -30,7 +36,7 @@ from gpu_ami.recipes.rules import (
     record,
     version_kind,
 )
-from validator.plan_document import NvidiaDriver
+from validator.plan_document import DriverCompanion, NvidiaDriver
 from validator.schema import Choice, Flag, Keys, MapOf, Text
 
 # The driver's packages as vendor and distributions name them; the kernel's modules packages have the kernel's version.
@@ -62,7 +68,7 @@ def _understood(text: str) -> Understood:
     return Understood(package[1], tuple(remarks))
 
 
-COMPONENT = Component(
+_DRIVER = Component(
     "nvidia_driver",
     "driver",
     layer="driver",
@@ -134,3 +140,79 @@ COMPONENT = Component(
         _understood,
     ),
 )
+
+
+# From this generation on, NVSwitch needs NVIDIA's subnet manager beside the fabric manager: amazon-eks-ami 81fec2e8.
+_NVLSM_FROM = 4
+# The InfiniBand tools that nvlsm needs: amazon-eks-ami 81fec2e8 install-nvidia-driver.sh (2026-07-23).
+_INFINIBAND = {"debian": ("infiniband-diags",), "redhat": ("libibumad", "infiniband-diags")}
+
+
+def _fabric_manager_section(context: ResolveContext, versions: Assignment, sources: Sources) -> DriverCompanion | None:
+    section = driver_packages.companion(
+        context, versions, sources, component="fabric_manager", package="package", on=context.nvswitch
+    )
+    nvlsm = [name for name in context.nvswitch if context.family(name)["nvswitch_generation"] >= _NVLSM_FROM]
+    if section and nvlsm and "provided_by" not in section:
+        _add_subnet_manager(section, context, nvlsm, sources)
+    return section
+
+
+def _add_subnet_manager(
+    section: DriverCompanion, context: ResolveContext, instance_types: list[str], sources: Sources
+) -> None:
+    """nvlsm in its own version, and the system's packages that it needs ({release}: what `uname -r` prints)."""
+    row = driver_packages.last_from(context.facts.driver_packages["nvlsm"], section["version"])
+    sources.add("version of nvlsm", row)
+    section["nvlsm_instance_types"] = instance_types
+    section["packages"] = {"nvlsm": row["version"]}
+    section.update(driver_packages.modules_extra(context, *_INFINIBAND[context.os["family"]]))  # type: ignore[typeddict-item]
+
+
+_FABRIC_MANAGER = Component(
+    "fabric_manager",
+    "fabric manager",
+    layer="driver",
+    after=("nvidia_driver",),
+    keys=Keys({"version": Text("550.163.01", r"\d+(\.\d+){1,3}")}),
+    meanings={
+        "version": "the driver's version; installed automatically where an instance type has an NVSwitch",
+    },
+    section=DriverCompanion,
+    write=_fabric_manager_section,
+    observed=Observed(
+        (
+            package(r"nvidia-fabric-?manager(-\d+)?|cuda-drivers-fabricmanager(-\d+)?", rf"^(?:\d+:)?{DRIVER}"),
+            file("/usr/bin/nv-fabricmanager", PRESENCE),
+            program("nv-fabricmanager --version", DRIVER),
+        )
+    ),
+    size_gib=0.1,
+)
+
+
+def _imex_section(context: ResolveContext, versions: Assignment, sources: Sources) -> DriverCompanion | None:
+    needed_on = [name for name in context.instance_types if context.family(name).get("imex")]
+    return driver_packages.companion(context, versions, sources, component="imex", package="imex", on=needed_on)
+
+
+_IMEX = Component(
+    "imex",
+    "IMEX",
+    layer="driver",
+    after=("fabric_manager",),
+    keys=Keys({"version": Text("550.163.01", r"\d+(\.\d+){1,3}")}),
+    meanings={"version": "the driver's version; installed automatically where memory spans machines"},
+    section=DriverCompanion,
+    write=_imex_section,
+    observed=Observed(
+        (
+            package(r"nvidia-imex(-\d+)?", rf"^(?:\d+:)?{DRIVER}"),
+            file("/usr/bin/nvidia-imex", PRESENCE),
+            program("nvidia-imex --version", DRIVER),
+        )
+    ),
+    size_gib=0.1,
+)
+
+COMPONENTS = (_DRIVER, _FABRIC_MANAGER, _IMEX)
