@@ -92,6 +92,7 @@ class Unknown:
 def with_unknown(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[Unknown]]:
     """The facts with a row for each version of a recipe that is plausible and has none; and these versions."""
     unknown: list[Unknown] = []
+    facts = _with_cuda_update(facts, values)
     for component in SKIPPED:
         version = _asked(values, component) if component not in _NOT_RELEASED else ""
         known = _known(facts, component) if version else []
@@ -226,6 +227,18 @@ def _bounds(releases: Mapping[str, Row], component: str, version: str) -> dict[s
     return bounds
 
 
+def _with_cuda_update(facts: Facts, values: Mapping[str, Any]) -> Facts:
+    """An update that the recipe names (13.0.3), as a toolkit of its own. No other recipe's plan chooses one."""
+    version, table = _asked(values, "cuda"), facts.cuda
+    driver, toolkit = table["updates"]["drivers"].get(version), table["releases"].get(version.rpartition(".")[0])
+    if driver is None or toolkit is None:
+        return facts
+    row = {key: value for key, value in toolkit.items() if key != "compat"}
+    row |= {"minimum_driver": driver, "package": f"{version}-1"}
+    row |= {key: table["updates"][key] for key in ("source", "date")}
+    return _replaced(facts, "cuda", {**table, "releases": {**table["releases"], version: row}})
+
+
 def _with_cuda_major(facts: Facts, version: str, mark: Row) -> Facts:
     """A new major version needs at least the driver of the toolkit before it: every major so far needed a newer one."""
     table = facts.cuda
@@ -293,7 +306,8 @@ def _with_kernel(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, list[U
         return facts, []
     near = next((one for one in known if parts(asked) < parts(one)), known[-1])
     rows = dict(system["kernel_packages"])
-    if near in rows:  # packages may have the series in their names
+    is_rolled_to = "default" in rows and parts(asked) > parts(known[-1])  # by the system's rolling package
+    if near in rows and not is_rolled_to:  # packages may have the series in their names
         rows[asked] = _renamed(rows[near], near, asked)
     row = {**system, "kernels": [*system["kernels"], asked], "kernel_packages": rows}
     return _replaced(facts, "operating_systems", {**facts.operating_systems, name: row}), [

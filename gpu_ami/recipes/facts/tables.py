@@ -296,11 +296,10 @@ def released(facts: Facts, component: str, version: str) -> str:
     if row is None:
         return ""
     if version in row["dated"]:
-        return f"it was released on {row['dated'][version]} ({row['source']})"
+        when = str(row["dated"][version])
+        return f"it was released {'on' if when.count('-') == 2 else 'in'} {when} ({row['source']})"
     if version in row.get("used", ()):
         return f"it was released on or before {row['used'][version]} ({row['used_source']})"
-    if version in row.get("recalled", ()):
-        return "it was released, as far as is recalled: no source of it was found"
     of_branch = [known for known in _listed(row) if parts(known)[: len(parts(version))] == parts(version)]
     return f"releases of it exist, up to {max(of_branch, key=parts)} ({row['source']})" if of_branch else ""
 
@@ -315,7 +314,7 @@ def not_released(facts: Facts, component: str, version: str) -> str:
 
 
 def _listed(row: Row) -> list[str]:
-    return [*row["dated"], *row.get("used", ()), *row.get("recalled", ())]
+    return [*row["dated"], *row.get("used", ())]
 
 
 def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapping[str, Any], *, today: str) -> Path:

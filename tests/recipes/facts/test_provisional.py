@@ -124,7 +124,7 @@ def test_typing_errors_and_what_is_known_are_refused(recipe: str, text: str) -> 
         ("kernel: {version: '7.3'}\nnvidia_driver: {version: '595'}\n", {"kernel": "7.3"}),
         ("os: al2023\nkernel: {version: '6.24'}\nnvidia_driver: {version: '595'}\n", {"kernel": "6.24"}),
         ("node: eks\nos: al2023\nnode_version: '1.39'\nnvidia_driver: {version: '595'}\n", {"node_version": "1.39"}),
-        ("nvidia_driver: {version: '595'}\ncuda: {version: 13.0.3}\n", {"cuda": "13.0.3"}),
+        ("nvidia_driver: {version: '595'}\ncuda: {version: 13.0.4}\n", {"cuda": "13.0.4"}),
         ("nvidia_driver: {version: '595'}\ncuda: {version: '13.0'}\nnccl: {version: 2.34.1}\n", {"nccl": "2.34.1"}),
         ("nvidia_driver: {version: '595'}\ncuda: {version: '13.0'}\ncudnn: {version: 9.40.0}\n", {"cudnn": "9.40.0"}),
         ("instance_types: [p5.48xlarge]\nnvidia_driver: {version: '595'}\nefa: {version: 1.60.0}\n", {"efa": "1.60.0"}),
@@ -135,6 +135,16 @@ def test_unknown_versions_of_each_kind_are_planned(recipe: str, unverified: dict
     document = plan(recipe)
     assert document.get("unverified", {}) == unverified
     assert document["notes"][0].startswith("unverified: ")
+
+
+def test_a_series_newer_than_all_comes_by_the_rolling_package() -> None:
+    """Before the facts knew 7.0 of Ubuntu 24.04, linux-image-aws brought it: there was no linux-image-aws-7.0."""
+    systems = FACTS.operating_systems
+    row = {**systems["ubuntu2404"], "kernels": [one for one in systems["ubuntu2404"]["kernels"] if one != "7.0"]}
+    facts = Facts({**FACTS.tables, "operating_systems": {**systems, "ubuntu2404": row}}, FACTS.site)
+    document = plan("os: ubuntu2404\nkernel: {version: '7.0'}\nnvidia_driver: {version: '595'}\n", facts)
+    assert document["unverified"] == {"kernel": "7.0"}
+    assert document["kernel"]["package"] == "linux-image-aws"
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -271,12 +281,30 @@ def test_a_found_source_ami_verifies_the_release_of_the_node() -> None:
 
 def test_packages_of_an_unknown_version_leave_open_what_is_not_known() -> None:
     recipe = (
-        "nvidia_driver: {version: '595'}\ncuda: {version: 13.0.3}\ncudnn: {version: 9.40.0}\nnccl: {version: 2.34.1}\n"
+        "nvidia_driver: {version: '595'}\ncuda: {version: 13.0.4}\ncudnn: {version: 9.40.0}\nnccl: {version: 2.34.1}\n"
     )
     document = plan(recipe)
-    assert document["cuda"]["packages"] == {"cuda-toolkit-13-0": "13.0.3-1"}
+    assert document["cuda"]["packages"] == {"cuda-toolkit-13-0": "13.0.4-1"}
     assert list(document["cudnn"]["packages"].values()) == ["9.40.0*"] and "full" not in document["cudnn"]
     assert list(document["nccl"]["packages"].values()) == ["2.34.1-1+cuda13*"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "asked", "package", "compatibility"),
+    [
+        ("580.178.04", "13.0.3", "13.0.3-1", "native"),
+        ("580.95.05", "13.0.3", "13.0.3-1", "minor"),  # 13.0.2 is native there
+        ("580.95.05", "'13.0'", "13.0.2-1", "native"),
+        ("580.178.04", "12.9.2", "12.9.2-1", "native"),
+    ],
+)
+def test_a_known_update_of_a_toolkit_is_planned_with_its_own_driver(
+    driver: str, asked: str, package: str, compatibility: str
+) -> None:
+    document = plan(f"nvidia_driver: {{version: {driver}}}\ncuda: {{version: {asked}}}\n")
+    assert "unverified" not in document
+    assert [*document["cuda"]["packages"].values()] == [package]
+    assert document["cuda"]["compatibility"] == compatibility
 
 
 def test_a_build_needs_the_version_found_or_accepted() -> None:
