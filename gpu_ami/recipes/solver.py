@@ -90,6 +90,10 @@ def solve(context: ResolveContext) -> Solution:
     return solution
 
 
+def _is_branch(constraint: str, version: str) -> bool:
+    return len(parts(constraint)) < len(parts(version))
+
+
 def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
     known = list(context.releases(name))
     where = _where(context) if name == "nvidia_driver" else "the facts"
@@ -100,6 +104,8 @@ def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
             text = f"{text}. {known_of[0].upper()}{known_of[1:]}, but what it needs is not in the tables: {add}"
         elif why := not_released(context.facts, name, constraint):
             text = f"{text}; {why}"
+        elif (newest := max(known, key=parts)) and parts(constraint) > parts(newest) and _is_branch(constraint, newest):
+            text = f"{text}. A newer one is planned, as unverified, if its whole version is named, as in {newest}"
     if name in FROM_TAGS and "commit" not in context.section(name):
         url = context.facts.table(name)["repository"]
         text = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_ami.recipes.components import chosen, telemetry
-from gpu_ami.recipes.facts.tables import Sources, load_facts
+from gpu_ami.recipes.facts.tables import Facts, Sources, load_facts
 from gpu_ami.recipes.rules.resolve_context import Conflict
 from gpu_ami.recipes.solver import best_known_first, remark, seen, solve
 from tests.recipes.conftest import context
@@ -56,7 +58,11 @@ def test_newest_is_one_that_was_seen_for_the_system(component: str, version: str
 
 
 def test_newest_is_no_release_of_an_unverified_source_where_there_is_another() -> None:
-    assert solve(context(recipe(nvidia_driver="610", cuda="newest"), os="ubuntu2404")).versions["cuda"] == "13.2"
+    asked = context(recipe(nvidia_driver="610", cuda="newest"), os="ubuntu2404")
+    rows = asked.facts.cuda["releases"]
+    cuda = {**asked.facts.cuda, "releases": {**rows, "13.3": {**rows["13.3"], "unverified": True}}}
+    doubtful = replace(asked, facts=Facts({**asked.facts.tables, "cuda": cuda}, asked.facts.site))
+    assert (solve(asked).versions["cuda"], solve(doubtful).versions["cuda"]) == ("13.3", "13.2")
 
 
 def test_version_that_is_unknown_is_named_with_its_neighbours() -> None:

@@ -167,10 +167,7 @@ def _is_well_formed(version: str, known: list[str], component: str) -> bool:
     numbers = version.split(".")
     alike = [other.split(".") for other in known if other.count(".") == version.count(".")]
     widest = [max(map(len, column)) for column in zip(*alike, strict=True)]
-    fits = [
-        number.isdigit() and len(number) <= most + (place > 0)
-        for place, (number, most) in enumerate(zip(numbers, widest, strict=False))
-    ]
+    fits = [number.isdigit() and len(number) <= most + 1 for number, most in zip(numbers, widest, strict=False)]
     return bool(alike) and all(fits)
 
 

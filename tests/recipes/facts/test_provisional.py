@@ -57,6 +57,8 @@ def plan(text: str, facts: Facts = FACTS) -> dict[str, Any]:
         ("nccl", "2.28.8", False),
         ("nccl", "2.283.9", False),
         ("cudnn", "9.40.0", True),
+        ("cudnn", "10.0.0", True),
+        ("cudnn", "98.0.0", False),
         ("cudnn", "9.20.7", False),
         ("efa", "1.60.0", True),
         ("efa", "1.5", False),
@@ -110,6 +112,18 @@ def test_with_their_rows_nothing_of_them_is_unverified() -> None:
             "support ended on 2026-07-23",
         ),
         ("node: eks\nos: al2023\nnode_version: '1.73'\nnvidia_driver: {version: '580'}\n", "1.73 is unknown"),
+        ("nvidia_driver: {version: '640'}\n", "planned, as unverified, if its whole version is named, as in 620.70.06"),
+        ("nvidia_driver: {version: '580'}\ncuda: {version: '14.0'}\n", "cannot run CUDA 14.0: needs ≥ 620.70.06"),
+        ("instance_types: [p7.48xlarge]\nnvidia_driver: {version: '620'}\n", "`gpu-ami plan --where FILE`"),
+        ("os: ubuntu2604\nnvidia_driver: {version: '620'}\n", "site/facts/operating_systems.yml plans it"),
+        ("os: debian13\nnvidia_driver: {version: '620'}\n", "site/facts/operating_systems.yml plans it"),
+        (
+            "instance_types: [g5g.xlarge, g6.xlarge]\nnvidia_driver: {version: 640.12.03}\n",
+            "is arm64, the image is x86",
+        ),
+        ("kernel: {version: '99.1'}\nnvidia_driver: {version: '595'}\n", "has no kernel 99.1"),
+        ("node: ecs\nos: al2023\nnode_version: '20261120'\nnvidia_driver: {version: '580'}\n", "source_ami.name pins"),
+        ("nvidia_driver: {source: grid, version: 640.12.03}\n", "nvidia_driver.folder takes it"),
     ],
 )
 def test_typing_errors_and_what_is_known_are_refused(recipe: str, text: str) -> None:
@@ -129,6 +143,26 @@ def test_typing_errors_and_what_is_known_are_refused(recipe: str, text: str) -> 
         ("nvidia_driver: {version: '595'}\ncuda: {version: '13.0'}\ncudnn: {version: 9.40.0}\n", {"cudnn": "9.40.0"}),
         ("instance_types: [p5.48xlarge]\nnvidia_driver: {version: '595'}\nefa: {version: 1.60.0}\n", {"efa": "1.60.0"}),
         ("nvidia_driver: {version: 640.12.03}\naccept: [unverified-nvidia_driver]\n", {}),
+        (
+            "nvidia_driver: {version: 640.12.03}\ncuda: {version: '14.0'}\n",
+            {"nvidia_driver": "640.12.03", "cuda": "14.0"},
+        ),
+        (
+            "node: parallelcluster\nnode_version: 3.18.0\nnvidia_driver: {version: '620'}\nefa: {version: 1.52.0}\n",
+            {"node_version": "3.18.0", "efa": "1.52.0"},
+        ),
+        ("node: eks\nos: al2023\nnode_variant: nvidia\nnode_version: '1.39'\n", {"node_version": "1.39"}),
+        ("node: dlami\nnode_version: '20261201'\n", {"node_version": "20261201"}),
+        (
+            "os: al2023\ninstance_types: [p6e-gb200.36xlarge]\narchitecture: arm64\n"
+            "nvidia_driver: {version: 625.10.02}\ncuda: {version: 13.5.2}\nnccl: {version: 2.33.0}\nimex: {}\n",
+            {"nvidia_driver": "625.10.02", "cuda": "13.5.2", "nccl": "2.33.0"},
+        ),
+        (
+            "nvidia_driver: {version: '595'}\ncuda: {version: '13.2'}\ncudnn: {version: 10.0.0}\n"
+            "dcgm: {version: 4.9.1}\ncontainer_toolkit: {version: 1.25.0}\n",
+            {"cudnn": "10.0.0", "dcgm": "4.9.1", "container_toolkit": "1.25.0"},
+        ),
     ],
 )
 def test_unknown_versions_of_each_kind_are_planned(recipe: str, unverified: dict[str, str]) -> None:
@@ -173,9 +207,9 @@ EFA = "instance_types: [p5.48xlarge]\n"
             "of 20261006",
         ),
         (
-            f"{EFA}nvidia_driver: {{version: '595'}}\nkernel: {{version: '7.0'}}\nefa: {{version: 1.45.0}}\n",
-            {"efa": "1.45.0"},
-            "of 1.45.1",
+            f"{EFA}nvidia_driver: {{version: '570'}}\nkernel: {{version: '6.8'}}\nefa: {{version: 1.37.0}}\n",
+            {"efa": "1.37.0"},
+            "of 1.38.0",
         ),
         (
             "nvidia_driver: {version: '595'}\ncuda: {version: '12.9'}\nnccl: {version: 2.40.1}\n",

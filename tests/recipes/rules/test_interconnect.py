@@ -48,8 +48,8 @@ def test_rule_refuses_one_side_of_its_bound(rule: Rule, refused: str, accepted: 
         ("al2023", "", "1.36.0", None),
         ("al2023", "", "1.38.0", "1.13.2"),
         ("al2023", MINIMAL, "1.47.0", None),
-        ("debian12", "", "1.49.0", None),
-        ("debian12", "", "1.50.0", "1.21.1"),
+        ("debian12", "", "1.47.0", None),
+        ("debian12", "", "1.48.0", "1.19.0"),
         ("al2", "", "1.47.0", None),
     ],
 )
