@@ -46,8 +46,7 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
-    from gpu_ami.plan import ALARMS_FILE
-    from gpu_ami.recipes import read_site_alarms
+    from gpu_ami.recipes import ALARMS_FILE, read_site_alarms
     from gpu_ami.telemetry import alarms, find_runbook, load_alarms
 
     of_site = read_site_alarms(args.site / ALARMS_FILE)

@@ -47,8 +47,8 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami.plan import ALARMS_FILE, PLAN_FILE, SITE_FOLDER, Plan
-    from gpu_ami.recipes import read_site_alarms
+    from gpu_ami.plan import PLAN_FILE, SITE_FOLDER, Plan
+    from gpu_ami.recipes import ALARMS_FILE, read_site_alarms
     from gpu_ami.telemetry import templates
 
     path = args.plan / PLAN_FILE if args.plan.is_dir() else args.plan

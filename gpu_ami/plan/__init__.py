@@ -13,7 +13,6 @@ from gpu_ami.plan.bump import Bump, BumpPolicy, Move
 from gpu_ami.plan.bump import markdown as bump_summary
 from gpu_ami.plan.bump import propose as propose_bump
 from gpu_ami.plan.document import (
-    ALARMS_FILE,
     ANSIBLE_FILE,
     PACKER_FILE,
     PLAN_FILE,
@@ -31,7 +30,6 @@ from gpu_ami.plan.matrix import AffectedImage, affected
 from gpu_ami.plan.resolution import make_plan, require_digests, resolve_source_ami, system_packages
 
 __all__ = [
-    "ALARMS_FILE",
     "ANSIBLE_FILE",
     "PACKER_FILE",
     "PLAN_FILE",

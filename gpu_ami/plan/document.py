@@ -21,7 +21,6 @@ from validator.plan_document import Builder, root_device
 from validator.results import field_tests
 
 SITE_FOLDER = "site"
-ALARMS_FILE = "alarms.yml"
 PACKER_FILE, ANSIBLE_FILE = "packer.pkrvars.json", "ansible.json"
 
 # For a place with an API of its own that is not up. An empty endpoint would mean AWS, and Packer by hand would launch
@@ -255,7 +254,7 @@ class Plan:
         shutil.rmtree(folder, ignore_errors=True)
         if self.site is None:
             return
-        alarms = [Path(ALARMS_FILE)] if (self.site / ALARMS_FILE).is_file() else []  # no part of an image
+        alarms = [Path(site.ALARMS_FILE)] if (self.site / site.ALARMS_FILE).is_file() else []  # no part of an image
         for name in [*(site.files(self.site) if "site" in self.document else ()), *alarms]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.site / name, folder / name)

@@ -1,6 +1,11 @@
-"""A site's own parts, in `site/` beside the recipe: roles, facts, checks and faults; one name in four places.
+"""A site's own parts, in `site/` beside the recipe: roles, facts, checks, faults and alarms.
 
-roles/NAME/ (with argument_specs) ↔ recipe and plan key NAME ↔ checks/test_NAME.py ↔ faults/NAME.yml: docs/site.md
+One name in four places: roles/NAME/ (with argument_specs) ↔ recipe and plan key NAME ↔ checks/test_NAME.py ↔
+faults/NAME.yml: docs/site.md
+
+Alarms, with their runbooks, are in `site/alarms.yml`: lines of a log group, or a metric of each instance. An alarm of
+logs is raised by one line in five minutes that its filter pattern finds, an alarm of a metric by the worst instance
+(CloudWatch user guide, "Create alarms on Metrics Insights queries").
 """
 
 from __future__ import annotations
@@ -9,12 +14,14 @@ import ast
 import difflib
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError, counted
-from gpu_ami.recipes import site_alarms
+from gpu_ami.files import data_dir, lines_of, located
+from gpu_ami.files import read_yaml as read_yaml_file
 from gpu_ami.recipes.components import (
     OPTION_TYPES,
     SYSTEMS,
@@ -26,7 +33,7 @@ from gpu_ami.recipes.components import (
 )
 from gpu_ami.recipes.facts import read_yaml
 from validator.plan_document import PlanDocument, ResolvedPlan
-from validator.schema import did_you_mean
+from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Number, Text, did_you_mean
 
 FOLDERS = ("roles", "checks", "faults")  # what a build, a proof and a trial of faults need; facts are in the plan
 
@@ -104,7 +111,7 @@ def require_valid(site: Path, known: Registry) -> None:
     mistakes += _checks(site / "checks", [*roles, *known])
     mistakes += _faults(site / "faults", [*roles, *known])
     mistakes += [f"{path}: expected the ending .yml" for path in sorted((site / "facts").glob("*.yaml"))]
-    mistakes += _alarms(site / site_alarms.FILE)
+    mistakes += _alarms(site / ALARMS_FILE)
     if mistakes:
         hint = "docs/site.md; docs/examples/site/ is a complete example"
         raise UsageError(f"{site}: {counted(len(mistakes), 'mistake')}", details=mistakes, hint=hint)
@@ -117,13 +124,13 @@ def _parts(site: Path) -> Iterator[str]:
         if path.is_dir() and path.name not in PARTS and near:
             yield f"{path}: no part of a site; did you mean {near[0]}?"
         elif path.name in ("alarms.yaml", "alarm.yml", "runbooks.yml", "runbook.yml"):
-            yield f"{path}: no part of a site; alarms and their runbooks are in {site_alarms.FILE}"
+            yield f"{path}: no part of a site; alarms and their runbooks are in {ALARMS_FILE}"
 
 
 def _alarms(path: Path) -> Iterator[str]:
     if path.is_file():
         try:
-            yield from site_alarms.alarm_mistakes(path)
+            yield from alarm_mistakes(path)
         except UsageError as error:
             yield "; ".join([error.message, *(line.strip() for line in error.details)])
 
@@ -227,3 +234,140 @@ def unused_role(recipe: Path, key: str) -> str:
     found = next((folder for folder in folders if re.fullmatch(r"\w+", key) and folder.is_dir()), None)
     where = "a recipe's site is the folder site/ beside it, beside its folder recipes/, or around it (docs/site.md)"
     return f"; {found} is not of this recipe: {where}" if found else ""
+
+
+ALARMS_FILE = "alarms.yml"
+URGENCIES = ("page", "ticket")
+STATISTICS = ("AVG", "COUNT", "MAX", "MIN", "SUM")  # of Metrics Insights
+_ALARMS_HINT = "docs/site.md#alarms; docs/examples/site/alarms.yml is an example"
+_SENTENCES = r"(?s).{1,450}"  # two of them and the runbook's name fit into an AlarmDescription (1024 characters)
+_ALARM_NAME = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
+
+
+@dataclass(frozen=True)
+class LoggedLines:
+    """Lines of a log group that a CloudWatch filter pattern finds."""
+
+    group: str
+    pattern: str
+
+
+@dataclass(frozen=True)
+class WatchedMetric:
+    """A metric of each instance, compared with a limit for some minutes. One of `above` and `below` is given."""
+
+    namespace: str
+    name: str
+    statistic: str
+    above: float | None = None
+    below: float | None = None
+    minutes: int = 5
+    dimension: str = "InstanceId"
+
+
+@dataclass(frozen=True)
+class AlarmText:
+    """What an alarm and its runbook say. urgency: of URGENCIES; support, source: "" where a site's alarm says none."""
+
+    name: str
+    title: str
+    urgency: str
+    meaning: str
+    first: str
+    commands: tuple[str, ...]
+    support: str
+    source: str
+
+
+@dataclass(frozen=True)
+class SiteAlarm(AlarmText):
+    """An alarm of a site's own. One of logs and metric is given."""
+
+    logs: LoggedLines | None = None
+    metric: WatchedMetric | None = None
+
+
+_LIMIT = Number()
+_ALARM = Keys(
+    {
+        "title": Text("The monitoring agent lost its server"),
+        "urgency": Choice(URGENCIES),
+        "meaning": Text("Nothing reaches the monitoring", _SENTENCES, "text of at most 450 characters"),
+        "first": Text("Restart the agent", _SENTENCES, "text of at most 450 characters"),
+        "commands": ListOf(Text("systemctl status company-monitor")),
+        "support": Text("If it comes back, ask the team that runs it"),
+        "source": Text("https://monitoring.example.com/docs"),
+        "logs": Keys(
+            {"group": Text("/company/monitor", r"[\w./#-]{1,512}"), "pattern": Text('"connection lost"')},
+            ("group", "pattern"),
+        ),
+        "metric": Keys(
+            {
+                "namespace": Text("Company", r"[^:\"]{1,255}"),
+                "name": Text("queue_length", r"[\w./-]{1,255}"),
+                "statistic": Choice(STATISTICS),
+                "above": _LIMIT,
+                "below": _LIMIT,
+                "minutes": Integer(1, 60),
+                "dimension": Text("InstanceId", r"[\w-]{1,255}"),
+            },
+            ("namespace", "name", "statistic"),
+        ),
+    },
+    ("title", "urgency", "meaning", "first"),
+)
+_ALARMS_GRAMMAR = MapOf(_ALARM_NAME, "company-monitor-lost", _ALARM)
+
+
+def alarm_mistakes(path: Path) -> list[str]:
+    """Every mistake of a site's alarms, each with its line. UsageError: the file cannot be read, or is not YAML."""
+    document = read_yaml_file(path, _ALARMS_HINT)
+    lines = lines_of(path)
+    return [
+        f"{located(str(path), lines, one.path)}: {one.path}: {one.message}" for one in _mistakes_of_alarms(document)
+    ]
+
+
+def read_site_alarms(path: Path) -> tuple[SiteAlarm, ...]:
+    """The alarms of a site, in the file's order; none where there is no file. UsageError with every mistake."""
+    if not path.is_file():
+        return ()
+    if mistakes := alarm_mistakes(path):
+        raise UsageError(f"{path}: {counted(len(mistakes), 'mistake')}", details=mistakes, hint=_ALARMS_HINT)
+    return tuple(_site_alarm(name, row) for name, row in read_yaml_file(path, _ALARMS_HINT).items())
+
+
+def _mistakes_of_alarms(document: Any) -> Iterator[Mistake]:
+    if not isinstance(document, dict):
+        yield Mistake("(whole file)", f"expected {_ALARMS_GRAMMAR.expected}")
+        return
+    yield from _ALARMS_GRAMMAR.check(document, "")
+    own = _own_names()
+    for name, row in document.items():
+        if name in own:
+            yield Mistake(str(name), "gpu-ami has an alarm of this name: rename it")
+        if isinstance(row, dict):
+            yield from _ALARM.missing(row, str(name))
+            yield from _compared(str(name), row)
+
+
+def _compared(name: str, row: Mapping[str, Any]) -> Iterator[Mistake]:
+    if ("logs" in row) == ("metric" in row):
+        yield Mistake(
+            name, "expected either logs (group, pattern) or metric (namespace, name, statistic, above or below)"
+        )
+    metric = row.get("metric")
+    if isinstance(metric, dict) and ("above" in metric) == ("below" in metric):
+        yield Mistake(f"{name}.metric", "expected either above or below: the limit that raises the alarm")
+
+
+def _own_names() -> set[str]:
+    table = read_yaml_file(data_dir("variables", "alarms.yml"), "it belongs to gpu-ami: reinstall it")
+    return {name for kind in table.values() for name in kind}
+
+
+def _site_alarm(name: str, row: Mapping[str, Any]) -> SiteAlarm:
+    texts = {key: row.get(key, "") for key in ("title", "urgency", "meaning", "first", "support", "source")}
+    logs = LoggedLines(**row["logs"]) if "logs" in row else None
+    metric = WatchedMetric(**row["metric"]) if "metric" in row else None
+    return SiteAlarm(name=name, commands=tuple(row.get("commands", ())), logs=logs, metric=metric, **texts)

@@ -3,10 +3,9 @@
 alarms               the table of alarms, variables/alarms.yml, and the runbook of an alarm, an Xid or an SXid
 measurements         what a plan measures; metrics of GPUs and Neuron devices in CloudWatch
 instance_alarms      what the metrics of an instance are compared with; the template fleet-alarms.yml
-site_alarms          the template site-alarms.yml, of a site's own alarms
 stack                the templates telemetry.yml and instance-alarms.yml
 dashboard            the body of the CloudWatch dashboard
-templates            writes all of them; the templates of Neuron devices and lab.yml
+templates            writes all of them; the templates of Neuron devices and of a site's own alarms, lab.yml
 page                 what CloudWatch has of the last hours as one HTML page, written or served on the loopback
 """
 

@@ -20,29 +20,20 @@ from typing import Annotated, Any
 from gpu_ami.errors import UsageError
 from gpu_ami.events import catalogue
 from gpu_ami.files import data_dir, read_yaml
-from gpu_ami.recipes import SiteAlarm
+from gpu_ami.recipes import URGENCIES, AlarmText, SiteAlarm
 from validator.schema import did_you_mean
 
 EVENTS, INSTANCE, NEURON = "events", "instance", "neuron"
-URGENCIES = ("page", "ticket")
 DESCRIPTION_CHARACTERS = 1024  # limit of AlarmDescription (CloudWatch API reference, PutMetricAlarm)
 # Lines that the driver caused. A drill has the origin userland; a snapshot of nvidia-smi at boot has no origin.
 _NOT_A_DRILL = '($.origin = "kernel" || $.kind = "recovery")'
 
 
 @dataclass(frozen=True)
-class Alarm:
+class Alarm(AlarmText):
     """One alarm. kind: EVENTS, INSTANCE, NEURON; actions: of the event catalogue; codes: further Xids that raise it."""
 
-    name: str
     kind: str
-    title: str
-    urgency: str
-    meaning: str
-    first: str
-    commands: tuple[str, ...]
-    support: str
-    source: str
     actions: tuple[str, ...] = ()
     codes: tuple[int, ...] = ()
 
@@ -119,7 +110,7 @@ class Runbook:
     support: str
     sources: Sequence[str]
     alarm: str
-    urgency: Annotated[str, ("page", "ticket", "")]
+    urgency: Annotated[str, (*URGENCIES, "")]
     notes: Sequence[str] = ()
 
 
@@ -133,7 +124,7 @@ def find_runbook(word: str, log_group: str, driver: str | None = None, of_site: 
         return _of_site_alarm(own)
     alarm = named(word)
     if alarm is not None:
-        return _of_alarm(alarm, log_group)
+        return _of_alarm(alarm, _commands(alarm, log_group))
     if any(character.isdigit() for character in word):
         return _of_code(catalogue.explain(word, driver), log_group)
     names = [*(alarm.name for alarm in load_alarms()), *(alarm.name for alarm in of_site)]
@@ -210,16 +201,13 @@ def _of_site_alarm(alarm: SiteAlarm) -> Runbook:
     if alarm.logs:
         words = f"--log-group-name {alarm.logs.group} --filter-pattern {shlex.quote(alarm.logs.pattern)}"
         find = [f"aws logs filter-log-events {words}"]
+    return _of_alarm(alarm, [*find, *alarm.commands])
+
+
+def _of_alarm(alarm: AlarmText, commands: Sequence[str]) -> Runbook:
     return Runbook(
-        alarm.name, alarm.title, alarm.meaning, alarm.first, [*find, *alarm.commands], alarm.support,
+        alarm.name, alarm.title, alarm.meaning, alarm.first, commands, alarm.support,
         [alarm.source] if alarm.source else [], alarm.name, alarm.urgency,
-    )  # fmt: skip
-
-
-def _of_alarm(alarm: Alarm, log_group: str) -> Runbook:
-    return Runbook(
-        alarm.name, alarm.title, alarm.meaning, alarm.first, _commands(alarm, log_group), alarm.support,
-        [alarm.source], alarm.name, alarm.urgency,
     )  # fmt: skip
 
 

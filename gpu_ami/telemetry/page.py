@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from gpu_ami.errors import GpuAmiError, UsageError
 from gpu_ami.events import catalogue
 from gpu_ami.plan import cost
+from gpu_ami.recipes import URGENCIES
 from gpu_ami.report import page_machine, templating
 from gpu_ami.telemetry import alarms
 from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE, Devices, gpus
@@ -381,7 +382,7 @@ def _actions(events: Sequence[Event]) -> list[tuple[str, int]]:
     counts: dict[str, int] = {}
     for row in map(_event_row, events):
         counts[row.alarm] = counts.get(row.alarm, 0) + row.count
-    by_urgency = sorted(alarms.load_alarms(), key=lambda alarm: alarms.URGENCIES.index(alarm.urgency))
+    by_urgency = sorted(alarms.load_alarms(), key=lambda alarm: URGENCIES.index(alarm.urgency))
     return [(alarm.name, counts[alarm.name]) for alarm in by_urgency if alarm.name in counts]
 
 

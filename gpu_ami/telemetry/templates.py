@@ -1,9 +1,10 @@
 """Writes a plan's templates and dashboard: the files of `gpu-ami telemetry PLAN -o DIR`.
 
-CloudFormation templates of a plan whose instances have Neuron devices: neuron-alarms.yml, neuron-instance-alarm.yml.
+site-alarms.yml: the alarms of a site's own, of all instances in a Region.
 
-The alarms are Metrics Insights queries over neuron-monitor's metrics, grouped by instance, as in fleet-alarms.yml. A
-silent monitor has no series, so that alarm is an instance's own, and takes missing data for a breach.
+neuron-alarms.yml, neuron-instance-alarm.yml: of a plan whose instances have Neuron devices. The alarms are Metrics
+Insights queries over neuron-monitor's metrics, grouped by instance, as in fleet-alarms.yml. A silent monitor has no
+series, so that alarm is an instance's own, and takes missing data for a breach.
 
 lab.yml: the telemetry stack with a network, a launch template, two instances and their alarms, as the lab "Optimizing
 GPU utilization on EC2" has it, in one stack that leaves nothing when it is deleted. Its agent publishes into a
@@ -21,10 +22,103 @@ from typing import Any, cast
 from gpu_ami.files import write_text
 from gpu_ami.plan import cost
 from gpu_ami.recipes import PlanDocument, SiteAlarm, section
-from gpu_ami.telemetry import alarms, dashboard, instance_alarms, site_alarms, stack
-from gpu_ami.telemetry.measurements import measured
+from gpu_ami.telemetry import alarms, dashboard, instance_alarms, stack
+from gpu_ami.telemetry.instance_alarms import logical_id
+from gpu_ami.telemetry.measurements import ALARMS_NAMESPACE, measured
 
 Template = dict[str, Any]
+SITE_ALARMS_FILE = "site-alarms.yml"
+
+
+def site_template(plan: PlanDocument, alarms: Sequence[SiteAlarm]) -> Template:
+    """One stack a Region. Its parameters are the topics of the telemetry stack."""
+    arn = {"Type": "String", "AllowedPattern": "arn:aws[a-z-]*:sns:.+"}
+    resources: Template = {}
+    for alarm in alarms:
+        made = logical_id(alarm.name)
+        if alarm.logs:
+            resources[f"{made}Filter"] = _site_alarm_filter(alarm)
+        resources[f"{made}Alarm"] = {"Type": "AWS::CloudWatch::Alarm", "Properties": _site_alarm_properties(alarm)}
+    return {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"Alarms of the site of {plan['image']}: gpu-ami telemetry made it",
+        "Parameters": {
+            "PageTopicArn": arn | {"Description": "Output PageTopic of the telemetry stack"},
+            "TicketTopicArn": arn | {"Description": "Output TicketTopic of the telemetry stack"},
+        },
+        "Resources": resources,
+    }
+
+
+def _site_alarm_properties(alarm: SiteAlarm) -> Template:
+    actions = [{"Ref": f"{alarm.urgency.capitalize()}TopicArn"}]
+    return {
+        "AlarmName": {"Fn::Sub": f"${{AWS::StackName}}-{alarm.name}"},
+        "AlarmDescription": f"{alarm.meaning}\nFirst: {alarm.first}\nRunbook: gpu-ami runbook {alarm.name}",
+        "AlarmActions": actions,
+        "OKActions": actions,
+        "TreatMissingData": "notBreaching",
+        **(_of_metric(alarm) if alarm.metric else _of_lines(alarm)),
+    }
+
+
+def _site_alarm_name(alarm: SiteAlarm) -> Template:
+    return {"Fn::Sub": f"${{AWS::StackName}}-{alarm.name}"}
+
+
+def _site_alarm_filter(alarm: SiteAlarm) -> Template:
+    assert alarm.logs
+    counted = {
+        "MetricNamespace": ALARMS_NAMESPACE,
+        "MetricName": _site_alarm_name(alarm),
+        "MetricValue": "1",
+        "DefaultValue": 0,
+    }
+    return {
+        "Type": "AWS::Logs::MetricFilter",
+        "Properties": {
+            "FilterName": _site_alarm_name(alarm),
+            "LogGroupName": alarm.logs.group,
+            "FilterPattern": alarm.logs.pattern,
+            "MetricTransformations": [counted],
+        },
+    }
+
+
+def _of_lines(alarm: SiteAlarm) -> Template:
+    return {
+        "Namespace": ALARMS_NAMESPACE,
+        "MetricName": _site_alarm_name(alarm),
+        "Statistic": "Sum",
+        "Period": 60,
+        "EvaluationPeriods": 5,
+        "DatapointsToAlarm": 1,
+        "ComparisonOperator": "GreaterThanOrEqualToThreshold",
+        "Threshold": 1,
+    }
+
+
+def _of_metric(alarm: SiteAlarm) -> Template:
+    metric = alarm.metric
+    assert metric
+    is_above = metric.above is not None
+    query = (
+        f'SELECT {metric.statistic}({_quoted(metric.name)}) FROM "{metric.namespace}"'
+        f" GROUP BY {_quoted(metric.dimension)} ORDER BY {metric.statistic}() {'DESC' if is_above else 'ASC'}"
+    )
+    return {
+        "ComparisonOperator": "GreaterThanThreshold" if is_above else "LessThanThreshold",
+        "Threshold": metric.above if is_above else metric.below,
+        "EvaluationPeriods": metric.minutes,
+        "Metrics": [{"Id": "instances", "Expression": query, "Period": 60, "ReturnData": True}],
+    }
+
+
+def _quoted(name: str) -> str:
+    """A name in a Metrics Insights query: with other characters than letters, digits and _ in double quotes."""
+    return name if name.replace("_", "").isalnum() else f'"{name}"'
+
+
 _PERIOD = 300
 # Alarm, what its name in CloudWatch has before the alarm's own, statistic and metric that must stay 0.
 _WATCHED = (
@@ -244,7 +338,7 @@ def render(plan: PlanDocument, region: str, of_site: Sequence[SiteAlarm] = ()) -
     made = _MADE_FOR_NEURON if measured(plan).neuron else _MADE
     texts = {name: header + _yaml(make(plan)) for name, make in made.items()}
     if of_site:
-        texts[site_alarms.FILE] = header + _yaml(site_alarms.site_template(plan, of_site))
+        texts[SITE_ALARMS_FILE] = header + _yaml(site_template(plan, of_site))
     body = dashboard.body(plan, region, stack=dashboard.STACK)
     return texts | {DASHBOARD_FILE: json.dumps(body, indent=1) + "\n"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes.site_alarms import LoggedLines, WatchedMetric, read_site_alarms
+from gpu_ami.recipes.site import LoggedLines, WatchedMetric, read_site_alarms
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "site" / "alarms.yml"
 

@@ -10,6 +10,7 @@ import pytest
 from gpu_ami.errors import UsageError
 from gpu_ami.events import catalogue
 from gpu_ami.events.reader import parser_folder, parser_module
+from gpu_ami.recipes import URGENCIES
 from gpu_ami.telemetry import alarms, find_runbook, load_alarms
 
 ACTIONS = parser_module("catalogue").Catalogue(policy_path=None).actions
@@ -29,7 +30,7 @@ def test_pages_are_for_what_stops_work() -> None:
     pages = {ACTIONS[a].rank for alarm in load_alarms() if alarm.urgency == "page" for a in alarm.actions}
     tickets = {ACTIONS[a].rank for alarm in load_alarms() if alarm.urgency == "ticket" for a in alarm.actions}
     assert max(tickets) <= 4 and max(pages) == 9
-    assert {alarm.urgency for alarm in load_alarms()} == set(alarms.URGENCIES)
+    assert {alarm.urgency for alarm in load_alarms()} == set(URGENCIES)
 
 
 @pytest.mark.parametrize("alarm", load_alarms(), ids=lambda alarm: alarm.name)

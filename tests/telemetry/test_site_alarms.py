@@ -13,7 +13,8 @@ import yaml
 from gpu_ami import cli
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import read_site_alarms
-from gpu_ami.telemetry.site_alarms import FILE, site_template
+from gpu_ami.telemetry.templates import SITE_ALARMS_FILE as FILE
+from gpu_ami.telemetry.templates import site_template
 from tests.telemetry.test_templates import PLACE
 
 SITE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "site"
