@@ -114,6 +114,7 @@ def _shown_version(host: Any, command: str, pattern: str) -> str:
 # The same daemon by another name, in DLAMIs since 2022-12-20: the second of the two fails.
 # Source: https://github.com/aws/aws-parallelcluster/issues/5448
 _OF_DLAMI = "nvidia_gpu_settings_service.service"
+_AS_FOUND = (["inactive", "disabled"], ["active", "static"])
 
 
 @pytest.mark.survives
@@ -121,13 +122,14 @@ _OF_DLAMI = "nvidia_gpu_settings_service.service"
 def test_persistence_daemon_runs(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The persistence daemon, if installed, runs and keeps persistence mode on. Otherwise GPU settings are lost.
 
-    An image as found may keep it on without the daemon (`nvidia-smi -pm 1`).
+    An image as found may keep it on without the daemon (`nvidia-smi -pm 1`), or have Ubuntu's own packages: their unit is
+    static, started by a rule of udev, and leaves persistence mode off (--no-persistence-mode).
     """
     unit = "nvidia-persistenced.service"
     if host.run("systemctl cat %s", unit).rc != 0:
         unproven("the driver's packages have no persistence daemon")
     states = [host.run(f"systemctl {verb} %s", unit).stdout.strip() for verb in ("is-active", "is-enabled")]
-    as_found = plan.get("origin") == OBSERVED and states == ["inactive", "disabled"]
+    as_found = plan.get("origin") == OBSERVED and states in _AS_FOUND
     if not as_found:
         runs_too = states[0] != "active" and host.run("systemctl is-active %s", _OF_DLAMI).stdout.strip() == "active"
         what = f"{unit} (the DLAMI's {_OF_DLAMI} runs the daemon already: disable one of the two)" if runs_too else unit
@@ -141,7 +143,9 @@ def test_persistence_daemon_runs(host: Any, plan: PlanDocument, observe: Observe
         observe.fail(f"whether persistence mode is on is unknown: {'; '.join(unread)}")
     if [flag for flag in flags.values() if flag.state == readings.KNOWN and not flag.is_set()]:
         if as_found:
-            unproven(f"the image does not keep persistence mode on ({'; '.join(without)}): {unit} is not enabled")
+            unproven(
+                f"the image does not keep persistence mode on ({'; '.join(without)}): {unit} is {' and '.join(states)}"
+            )
         observe.fail(f"{unit} runs, but persistence mode is off: {'; '.join(without)}")
 
 

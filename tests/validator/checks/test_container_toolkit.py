@@ -40,6 +40,7 @@ SystemdCgroup = true
 BinaryName = ""
 SystemdCgroup = true
 """
+OF_NODEADM = DUMP.replace('= "runc"', '= "nvidia"').replace('BinaryName = ""\nSystemdCgroup = true', 'BinaryName = ""')
 WITHOUT_NVIDIA = DUMP.replace("runtimes.nvidia", "runtimes.kata")
 # nvidia-ctk that takes what the file says, on containerd 1.6: runc is lost
 WITHOUT_RUNC = DUMP.partition("[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc")[0]
@@ -234,6 +235,15 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         CONTAINERD,
         "FAIL",
         "expected true, got nvidia: None, runc: None",
+    ),
+    # containerd 2 adds its own runc to nodeadm's file (amazon-eks-ami 81fec2e8, nodeadm/test/e2e: expected-containerd-config)
+    (toolkit.test_systemd_manages_cgroups, {"test*": "", "containerd*": OF_NODEADM}, EKS, "PASS", ""),
+    (
+        toolkit.test_systemd_manages_cgroups,
+        {"test*": "", "containerd*": OF_NODEADM.replace('= "nvidia"', '= "runc"')},
+        EKS,
+        "FAIL",
+        "expected true, got runc: None",
     ),
     (toolkit.test_systemd_manages_cgroups, UNCONFIGURED, EKS, "UNPROVEN", "has joined none"),
     (toolkit.test_runtime_reads_cdi, {"cat*": DOCKER}, plan(), "PASS", ""),

@@ -172,3 +172,25 @@ def test_diagnostics_of_a_replica_prove_nothing(judge: Judge) -> None:
     assert (found.verdict, "datacenter-gpu-manager-4-core of the local region" in found.message) == ("UNPROVEN", True)
     found = judge(dcgm.test_diagnostics_pass, {}, plan=PLAN, machine=Machine("m5.large"))
     assert (found.verdict, found.message) == ("UNPROVEN", "m5.large has no GPU")
+
+
+@pytest.mark.parametrize(
+    ("printed", "verdict", "message"),
+    [
+        (
+            WITHOUT_PERSISTENCE,
+            "UNPROVEN",
+            "how this image is set up, and no fault of a GPU: software (GPU 0): Fail: Persist",
+        ),
+        (WITHOUT_PERSISTENCE.replace('"error_severity": 5', '"error_severity": 2'), "FAIL", "software (GPU 0): Fail"),
+        (WITHOUT_PERSISTENCE.replace('"error_severity": 5, ', ""), "FAIL", "software (GPU 0): Fail"),
+        (WITHOUT_PERSISTENCE.replace('[{"status": "Pass"}]', '[{"status": "Fail"}]'), "FAIL", "memory: Fail"),
+    ],
+)
+def test_settings_of_an_image_as_found_are_no_fault_of_a_gpu(
+    judge: Judge, printed: str, verdict: str, message: str
+) -> None:
+    observed = as_plan(PLAN | {"origin": "observed"})
+    table = {"dcgmi diag*": (226, printed), "{*": (1, "")}
+    found = judge(dcgm.test_diagnostics_pass, table, plan=observed, machine=Machine())
+    assert (found.verdict, message in found.message) == (verdict, True), found

@@ -261,6 +261,7 @@ def test_options(judge: Judge, options: dict[str, str], configured: str, verdict
     assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
+@pytest.mark.parametrize("states", [((3, "inactive\n"), (1, "disabled\n")), ("active\n", "static\n")])
 @pytest.mark.parametrize(
     ("modes", "verdict", "message"),
     [
@@ -268,15 +269,10 @@ def test_options(judge: Judge, options: dict[str, str], configured: str, verdict
         ("0, 0, A, 1, Disabled, 1, 1, Default\n", "UNPROVEN", "does not keep persistence mode on (GPU 0: Disabled)"),
     ],
 )
-def test_image_as_found_may_keep_persistence_without_the_daemon(
-    judge: Judge, modes: str, verdict: str, message: str
+def test_image_as_found_may_keep_persistence_without_an_enabled_daemon(
+    judge: Judge, states: tuple[Any, Any], modes: str, verdict: str, message: str
 ) -> None:
-    table = {
-        "*cat*": "[Unit]",
-        "*is-active*": (3, "inactive\n"),
-        "*is-enabled*": (1, "disabled\n"),
-        "nvidia-smi*": modes,
-    }
+    table = {"*cat*": "[Unit]", "*is-active*": states[0], "*is-enabled*": states[1], "nvidia-smi*": modes}
     observed = as_plan(PLAN | {"origin": "observed"})
     outcome = judge(driver.test_persistence_daemon_runs, table, plan=observed)
     assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
