@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mypy_boto3_kms import KMSClient
 
 
+    from validator.plan_document import PlanDocument
+
 AWS_EBS = "alias/aws/ebs"  # as GetEbsDefaultKmsKeyId answers where the account has set no other
 _OLD = timedelta(days=730)  # AWS deprecates public AMIs after two years (EC2, "Deprecate an AMI")
 
@@ -76,6 +78,7 @@ def source_ami(scope: Scope) -> Iterator[Finding]:
     if image.get("ImageAllowed") is False:  # else EC2 would not list it (EC2 user guide, "Allowed AMIs")
         text_refused = f"{resolved['id']} is outside the account's Allowed AMIs, which are in audit mode"
         yield warning("source_ami", text_refused, "an AMI that they allow", f"add {image.get('OwnerId')} to them")
+    yield from _kernel(scope.plan, resolved["id"], f"{resolved['name']} {image.get('Description', '')}")
     text = f"{resolved['id']} ({resolved['name']}), created {resolved['created'][:10] or 'at an unknown time'}"
     if image.get("Architecture") != scope.plan["architecture"]:
         expected = str(scope.plan["architecture"])
@@ -92,6 +95,22 @@ def source_ami(scope: Scope) -> Iterator[Finding]:
         yield warning("source_ami", text, "an AMI of the last two years", "name a newer release")
     else:
         yield ok("source_ami", text)
+
+
+def _kernel(plan: PlanDocument, ami: str, described: str) -> Iterator[Finding]:
+    """Whether the source AMI boots a kernel that the plan takes. Amazon Linux's name and description have the series;
+    Canonical's, Debian's, EKS's and Deep Learning AMIs' do not: it is known when the builder has booted.
+    """
+    taken = plan["kernel"].get("follows") or [plan["kernel"]["version"]]
+    named = re.search(r"\bkernel[- ]?(\d+\.\d+)\b", described, re.IGNORECASE)
+    if not named:
+        text = f"name and description of {ami} do not say which kernel it boots: the builder finds it"
+        yield ok("kernel", f"{text} (planned: {' or '.join(taken)}; another series stops the build)")
+    elif named[1] not in taken:
+        remedy = f"name another source_ami, or kernel.version {named[1]}"
+        yield warning("kernel", f"{ami} boots kernel {named[1]}", " or ".join(taken), remedy)
+    else:
+        yield ok("kernel", f"{ami} boots kernel {named[1]}")
 
 
 def _allowed_amis(scope: Scope) -> str:

@@ -141,6 +141,7 @@ def good_account(cloud: Cloud) -> Account:
         "build": {"instance_type": "m5.2xlarge", "root_volume_gib": 64},
         "instance_types": [{"name": "p4d.24xlarge", "efa_interfaces": 4}, {"name": "g5.12xlarge", "efa_interfaces": 1}],
         "roles": ["cloudwatch_agent"],
+        "kernel": {"version": "6.12", "follows": ["6.1", "6.12"]},
         "source_ami": {"id": "ami-0123456789abcdef0"},
         "telemetry": {
             "namespace": "CWAgent",

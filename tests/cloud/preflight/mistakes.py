@@ -445,6 +445,13 @@ MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
     ("key for signatures", _signing_key, ERROR, "kms_key_id", "RSA_2048 for SIGN_VERIFY"),
     ("source AMI unknown", _set("source_ami", {"id": "ami-00000000"}), ERROR, "source_ami", "ami-00000000 (id) is not"),
     ("source AMI of another architecture", _image(Architecture="arm64"), ERROR, "source_ami", ": arm64"),
+    (
+        "kernel of the source AMI",
+        _image(Description="AMI x86_64 HVM kernel-5.10"),
+        WARNING,
+        "kernel",
+        "boots kernel 5.10",
+    ),
     ("source AMI not on EBS", _image(RootDeviceType="instance-store"), ERROR, "source_ami", "instance-store"),
     ("source AMI old", _image(CreationDate="2020-01-01T00:00:00.000Z"), WARNING, "source_ami", "created 2020-01-01"),
     (

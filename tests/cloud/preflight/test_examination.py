@@ -52,7 +52,7 @@ def test_nothing_is_found_in_a_good_place(account: Account) -> None:
     assert [str(finding) for finding in findings if finding.level is not Level.OK] == []
     assert {finding.subject for finding in findings} >= {
         "identity", "credentials", "subnet_id", "routes", "SSH ingress", "role gpu-ami-node of gpu-node", "kms_key_id",
-        "source_ami", "offerings", "quota L-417A185B", "permissions", "dry run of RunInstances m5.2xlarge",
+        "source_ami", "kernel", "offerings", "quota L-417A185B", "permissions", "dry run of RunInstances m5.2xlarge",
     }  # fmt: skip
     assert preflight.exit_code(findings) == 0
     preflight.require(findings)
