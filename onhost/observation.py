@@ -375,14 +375,23 @@ def decoded(number: int, pattern: str) -> str:
 # --- the rest -------------------------------------------------------------------------------------------------------
 
 
+# Linux's own drivers that may bind a GPU before NVIDIA's; nova_core is of Linux 6.15 and later (Launchpad 2150845).
+OF_LINUX = ("nouveau", "nova_core")
+
+
 def settings(tree: Tree, units: Any) -> Dict[str, Any]:
     """What rules ask beside versions: blacklists, kernel options, runtimes, units that start at boot, firmware."""
-    blacklists = [
-        path
-        for folder in ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
-        for path in tree.glob(folder + "/*.conf")
-        if re.search(r"(?m)^\s*(blacklist nouveau|install nouveau /bin/(false|true))", tree.text(path) or "")
-    ]
+    blacklists = {
+        module: [
+            path
+            for folder in ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+            for path in tree.glob(folder + "/*.conf")
+            if re.search(
+                r"(?m)^\s*(blacklist %s\b|install %s /bin/(false|true))" % (module, module), tree.text(path) or ""
+            )
+        ]
+        for module in OF_LINUX
+    }
     options = sorted(
         line.strip()
         for folder in ("/etc/modprobe.d", "/usr/lib/modprobe.d")
@@ -394,7 +403,7 @@ def settings(tree: Tree, units: Any) -> Dict[str, Any]:
     docker = tree.text("/etc/docker/daemon.json") or ""
     containerd = tree.text("/etc/containerd/config.toml") or ""
     return {
-        "nouveau_blacklisted_in": blacklists, "nvidia_options": options, "enabled": sorted(units.enabled),
+        "blacklisted_in": blacklists, "nvidia_options": options, "enabled": sorted(units.enabled),
         "masked": units.masked, "loader_stubs": loader_stubs(tree),
         "nvidia_smi": [path for path in NVIDIA_SMI if tree.glob(path) and os.path.exists(tree.resolve(path))],
         "firmware": sorted({os.path.basename(path) for path in tree.glob("/lib/firmware/nvidia/[1-9]*")}),
@@ -515,7 +524,7 @@ def observe(root: str, running: bool, request: Dict[str, List[List[str]]]) -> Di
             "shippers": shippers.shippers(tree, units),
         },
         "settings": dict(
-            settings(tree, units), nouveau_for=observer.modules.kernels_with("nouveau"),
+            settings(tree, units), of_linux_for={name: observer.modules.kernels_with(name) for name in OF_LINUX},
             uvm_for=observer.modules.kernels_with("nvidia_uvm", "nvidia_current_uvm"),
         ),
         "devices": gpu_files(tree, running),

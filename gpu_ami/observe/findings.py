@@ -140,10 +140,11 @@ def _driver(observation: Observation) -> Iterator[Finding]:
     if observation.running and not trees and "module loaded" not in sources and observation.document["devices"]:
         text = "the driver's module is not loaded, although the machine has a device for it"
         yield Finding("module-not-loaded", Level.PROBLEM, "nvidia_driver", text, _MANUALS["kernels"], "see dmesg")
-    having = observation.settings.get("nouveau_for", observation.document["kernels"])
-    if having and not observation.settings["nouveau_blacklisted_in"] and not trees:
-        text = f"nouveau of kernel {', '.join(having)} is not blacklisted: it may bind a GPU before the driver"
-        advice = "write `blacklist nouveau` into /etc/modprobe.d/ and rebuild the initial ramdisk"
+    for module, having in observation.settings["of_linux_for"].items():
+        if not having or observation.settings["blacklisted_in"][module] or trees:
+            continue
+        text = f"{module} of kernel {', '.join(having)} is not blacklisted: it may bind a GPU before the driver"
+        advice = f"write `blacklist {module}` into /etc/modprobe.d/ and rebuild the initial ramdisk"
         yield Finding("nouveau", Level.WARNING, "nvidia_driver", text, _MANUALS["nouveau"], advice)
     if "package database" not in sources and not trees:
         yield Finding(

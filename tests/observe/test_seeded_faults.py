@@ -184,6 +184,9 @@ FAULTS: dict[str, tuple[Callable[[foreign.Image], None], str | None]] = {
         "gsp-off",
     ),
     "nouveau not blacklisted": (lambda image: remove(image, "etc/modprobe.d/blacklist-nouveau.conf"), "nouveau"),
+    "nova_core not blacklisted": (
+        lambda image: image.module(KERNEL, "nova_core", "", "GPL", "kernel/drivers/gpu/nova-core"), "nouveau"
+    ),
     "driver not held": (lambda image: image.install(*image.packages, version=f"{DRIVER}-1"), "not-held"),
     "driver half configured": (unfinished, "unfinished"),
     "fabric manager of another version": (

@@ -122,8 +122,8 @@ _AS_FOUND = (["inactive", "disabled"], ["active", "static"])
 def test_persistence_daemon_runs(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The persistence daemon, if installed, runs and keeps persistence mode on. Otherwise GPU settings are lost.
 
-    An image as found may keep it on without the daemon (`nvidia-smi -pm 1`), or have Ubuntu's own packages: their unit is
-    static, started by a rule of udev, and leaves persistence mode off (--no-persistence-mode).
+    An image as found may keep it on without the daemon (`nvidia-smi -pm 1`), or have Ubuntu's own packages: their unit
+    is static, started by a rule of udev, and leaves persistence mode off (--no-persistence-mode).
     """
     unit = "nvidia-persistenced.service"
     if host.run("systemctl cat %s", unit).rc != 0:
@@ -243,23 +243,36 @@ def _option_value(text: str) -> int | str:
         return text
 
 
+# Linux's own drivers that bind a GPU at boot: nova_core succeeds nouveau, for Turing, Ampere and Ada. Ubuntu's kernel
+# 7.0 came with it (Launchpad 2150845); NVIDIA's driver then says "already bound to NovaCore" (beclab/Olares#3963).
+_OF_LINUX = ("nouveau", "nova_core")
+
+
 @pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_nouveau_is_blacklisted(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """nouveau is not loaded and is blacklisted. The driver cannot use a GPU that nouveau has bound.
+    """nouveau and nova_core are not loaded and are blacklisted. The driver cannot use a GPU that one of them has bound.
 
-    A base AMI with its own driver may leave that out if its kernels have no such module (EKS's on Amazon Linux 2023).
+    nova_core is of Linux 6.15 and later: kernels without it need no entry. Nor does a base AMI with its own driver for
+    nouveau if its kernels have no such module (EKS's on Amazon Linux 2023).
     """
-    loaded = "nouveau" in [line.split()[0] for line in output(host, "cat /proc/modules").splitlines() if line.strip()]
+    modules = {line.split()[0] for line in output(host, "cat /proc/modules").splitlines() if line.strip()}
     settings = {tuple(line.split()) for line in output(host, "modprobe --showconfig").splitlines()}
-    is_blacklisted = ("blacklist", "nouveau") in settings
-    observe({"loaded": loaded, "blacklisted": is_blacklisted}, {"loaded": False, "blacklisted": True})
-    if not loaded and not is_blacklisted and "provided_by" in section(plan, "nvidia_driver"):
-        kernels = kernel_modules.on_disk(host, "nouveau")
-        observe({"loaded": loaded, "blacklisted": is_blacklisted, "kernels": kernels}, "blacklisted, or no such module")
-        is_blacklisted = bool(kernels) and set(kernels.values()) == {kernel_modules.MISSING}
-    if loaded or not is_blacklisted:
-        observe.fail(f"nouveau is {'loaded' if loaded else 'not blacklisted'}")
+    loaded = [name for name in _OF_LINUX if name in modules]
+    allowed = [name for name in _OF_LINUX if ("blacklist", name) not in settings]
+    observe({"loaded": loaded, "not blacklisted": allowed}, "none of either")
+    if loaded:
+        observe.fail(f"{' and '.join(loaded)} is loaded")
+    kernels = {
+        name: kernel_modules.on_disk(host, name)
+        for name in allowed
+        if name != "nouveau" or "provided_by" in section(plan, "nvidia_driver")
+    }
+    if kernels:
+        observe({"not blacklisted": allowed, "kernels": kernels}, "blacklisted, or no such module")
+    without = [name for name, found in kernels.items() if found and set(found.values()) == {kernel_modules.MISSING}]
+    if wrong := [name for name in allowed if name not in without]:
+        observe.fail(f"{' and '.join(wrong)} is not blacklisted")
 
 
 @pytest.mark.tier("T2")

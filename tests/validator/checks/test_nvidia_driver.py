@@ -26,7 +26,7 @@ PARTS = {
 }
 NOUVEAU = {
     "cat /proc/modules": "nvidia 1 0 - Live 0x0\n",
-    "modprobe*": "blacklist nouveau\noptions nouveau modeset=0\n",
+    "modprobe*": "blacklist nouveau\noptions nouveau modeset=0\nblacklist nova_core\n",
 }
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.178.04  Release Build  (dvs@u)\n"
 
@@ -110,7 +110,37 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "the driver could not initialise a GPU: NVRM: GPU 0000:4b:00.0: RmInitAdapter failed! (0x22:0x56:894)",
     ),
     (driver.test_nouveau_is_blacklisted, NOUVEAU, "PASS", ""),
-    (driver.test_nouveau_is_blacklisted, NOUVEAU | {"modprobe*": ""}, "FAIL", "nouveau is not blacklisted"),
+    (
+        driver.test_nouveau_is_blacklisted,
+        NOUVEAU | {"modprobe*": "", "for k*": "6.17.0-1019-aws missing\n"},
+        "FAIL",
+        "nouveau is not blacklisted",
+    ),
+    # nova_core: of the kernels that have it alone
+    (
+        driver.test_nouveau_is_blacklisted,
+        NOUVEAU | {"modprobe*": "blacklist nouveau\n", "for k*": "6.17.0-1019-aws missing\n"},
+        "PASS",
+        "",
+    ),
+    (
+        driver.test_nouveau_is_blacklisted,
+        NOUVEAU | {"modprobe*": "blacklist nouveau\n", "for k*": "6.17.0-1019-aws missing\n7.0.0-1012-aws\n"},
+        "FAIL",
+        "nova_core is not blacklisted",
+    ),
+    (
+        driver.test_nouveau_is_blacklisted,
+        NOUVEAU | {"cat /proc/modules": "nova_core 1 0 - Live 0x0\n"},
+        "FAIL",
+        "nova_core is loaded",
+    ),
+    (
+        driver.test_every_gpu_was_initialised,
+        {"dmesg*": "NVRM: GPU 0000:01:00.0 is already bound to NovaCore.\nNVRM: No NVIDIA devices probed.\n"},
+        "FAIL",
+        "the driver could not initialise a GPU: NVRM: GPU 0000:01:00.0 is already bound to NovaCore.",
+    ),
     (
         driver.test_nouveau_is_blacklisted,
         NOUVEAU | {"cat /proc/modules": "nouveau 1 0 - Live 0x0\n"},
