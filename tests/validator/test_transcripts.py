@@ -88,7 +88,7 @@ def test_every_transcript_that_is_asked_for_is_there() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the programs of a transcript run on Linux alone")
 def test_verdicts_are_those_of_the_tables(tmp_path: Path, update_golden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-m", "tests.validator.transcript_session", tmp_path, *FOLDERS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     logs = "\n".join(path.read_text()[-500:] for path in tmp_path.glob("*.log")) if done.returncode else ""
     assert done.returncode == 0, done.stderr + logs
     wrong = []

@@ -6,6 +6,7 @@ check id → [verdict, message, sourced].
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -19,9 +20,11 @@ import pytest
 
 from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machine_group import known_of
+from validator import remote
+from validator.checks import node_in_ecs, node_in_eks, node_in_slurm
 from validator.engine import pytest_internals
-from validator.probes.cluster import mpi_jobs, nodes
-from validator.transport import transcript, transcript_values
+from validator.probes.cluster import joined, mpi_jobs, nodes
+from validator.transport import ssh, transcript, transcript_values
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = ROOT / "validator" / "checks"
@@ -65,11 +68,21 @@ def _session(folder: Path, out: Path) -> None:
         "-q", "-c", os.devnull, "--rootdir", str(CHECKS), "-p", "validator.plugin", "-p", "no:cacheprovider",
         "--no-evidence", "--serial", f"--hosts={host}", f"--plan={plan}", f"--results={results}", str(CHECKS),
     ]  # fmt: skip
+    path = out / f"{folder.name}.nodes.json"
+    plugins: list[Any] = [asked := _Asked()]
     if values.jobs:  # of several nodes: the checks of tier T4 alone
-        nodes.write(out / f"{folder.name}.nodes.json", known_of(_NODES, values.machine))
-        options.insert(-1, f"--nodes={out / f'{folder.name}.nodes.json'}")
-    asked = _Asked()
-    status = pytest.main(options, plugins=[asked, *([_Jobs(values)] if values.jobs else [])])
+        nodes.write(path, known_of(_NODES, values.machine))
+        plugins.append(_Jobs(values, transcript.transcript_of(folder)))
+        options.insert(-1, f"--nodes={path}")
+    if values.cluster:  # of a node: the checks of tier TN alone
+        joined.write(path, _JOINED)
+        plugins.append(_Cluster(values))
+        options[-1:-1] = [f"--join={path}", "--aws-region=recorded"]
+    # A real machine has no packages of the local region.
+    transcript.transcript_of(folder).values.commands[remote.text("replica_packages").strip()] = (
+        transcript_values.Output(status=1)
+    )
+    status = pytest.main(options, plugins=plugins)
     if status not in (0, 1):
         raise SystemExit(f"{folder.name}: pytest ended with status {status}")
     rows = {}
@@ -117,6 +130,7 @@ class _Asked:
 
 
 _NODES = tuple(nodes.Node(f"node {number}", "") for number in range(2))
+_JOINED = joined.Joined("recorded", _NODES[:1], cluster="recorded", run="recorded")
 
 
 class _Unrecorded:
@@ -126,43 +140,173 @@ class _Unrecorded:
         pytest.skip(f"{transcript.NOT_IN}: the counters of the network")
 
     def __getattr__(self, name: str) -> Any:
-        pytest.skip(f"{transcript.NOT_IN}: what a node does ({name})")
+        pytest.skip(f"{transcript.NOT_IN}: what a node or the cluster does ({name})")
+
+
+class _Node(_Unrecorded):
+    """One of several nodes, which all show what the transcript has."""
+
+    def __init__(self, machine: transcript.Transcript, number: int) -> None:
+        self.machine, self.name, self.address = machine, f"node {number}", f"node{number}"
+
+    def run(self, command: str, timeout: float = 0, input: bytes | None = None) -> ssh.Finished:
+        try:
+            status, text, errors = self.machine.answer(command)
+        except transcript.Missing as missing:
+            pytest.skip(f"{transcript.NOT_IN}: {missing}")
+        _note(command, self.machine.is_sourced(command))
+        return ssh.Finished(status, text.encode(), errors.encode(), 0.0)
+
+    def start(self, command: str, seconds: float) -> io.StringIO:
+        """A program that serves another node: it prints nothing."""
+        return io.StringIO()
 
 
 class _Together(_Unrecorded):
-    def __init__(self, members: list[_Unrecorded]) -> None:
+    def __init__(self, members: list[_Node]) -> None:
         self.members = members
 
+    def each(self, step: Any) -> list[Any]:
+        return [step(member) for member in self.members]
 
-class _Jobs:
-    """A pytest plugin with what nccl-tests printed on two nodes, in place of machines that would run it.
 
-    What the log does not have ends a check as with any transcript: the counters of the network, what a node answers.
+def _note(what: str, is_sourced: bool) -> None:
+    transcript.trace.append((os.environ.get("PYTEST_CURRENT_TEST", ""), what, is_sourced))
+
+
+class _Made:
+    """A pytest plugin with what was recorded, in place of machines that would do it: a check's fixtures by file.
+
+    What the transcript does not have ends a check as with any transcript.
     """
 
     def __init__(self, values: transcript_values.Values) -> None:
-        self.made: dict[str, Any] = {
-            "together": _Together([_Unrecorded() for _ in _NODES]),
-            "mpi": None,
-            "adapters": instance_type(values.machine)["efa_interfaces"],
-        }
         self.values = values
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Any:
-        if Path(fixturedef.baseid).name != "several_nodes.py":
+        make = getattr(self, f"{Path(fixturedef.baseid).stem or 'all'}_{fixturedef.argname}", None)
+        if make is None:
             return None
-        name = fixturedef.argname
-        if name == "collectives":
-            test = os.environ.get("PYTEST_CURRENT_TEST", "")
-            transcript.trace.extend((test, job, not self.values.origins[f"job {job}"]) for job in self.values.jobs)
-            found: Any = {job: (mpi_jobs.read(text), "", _Unrecorded()) for job, text in self.values.jobs.items()}
-        elif name in self.made:
-            found = self.made[name]
-        else:
-            return None
+        try:
+            found = make()
+        except pytest.skip.Exception as reason:
+            fixturedef.cached_result = (None, fixturedef.cache_key(request), (reason, reason.__traceback__))
+            raise
         fixturedef.cached_result = (found, fixturedef.cache_key(request), None)
         return found if found is not None else self
+
+
+class _Jobs(_Made):
+    """What nccl-tests printed on two nodes, and what programs of the nodes print."""
+
+    def __init__(self, values: transcript_values.Values, machine: transcript.Transcript) -> None:
+        super().__init__(values)
+        self.machine = machine
+
+    def several_nodes_together(self) -> _Together:
+        return _Together([_Node(self.machine, number) for number in range(len(_NODES))])
+
+    def several_nodes_mpi(self) -> None:
+        return None
+
+    def several_nodes_adapters(self) -> int:
+        return int(instance_type(self.values.machine)["efa_interfaces"])
+
+    def several_nodes_collectives(self) -> Any:
+        for job in self.values.jobs:
+            _note(job, not self.values.origins[f"job {job}"])
+        return {job: (mpi_jobs.read(text), "", _Unrecorded()) for job, text in self.values.jobs.items()}
+
+
+class _Cluster(_Made):
+    """What a cluster knows of a node, by the names of docs/transcripts.md."""
+
+    def __init__(self, values: transcript_values.Values) -> None:
+        super().__init__(values)
+        self.known = _Known(values)
+
+    def all_cluster_file(self) -> _Unrecorded:
+        return _Unrecorded()
+
+    def all_cloudwatch(self) -> _Known:
+        return self.known
+
+    def node_in_eks_found(self) -> Any:
+        return node_in_eks.Found(self.known.of("node"))
+
+    def node_in_eks_others(self) -> dict[str, Any]:
+        return {}
+
+    def node_in_eks_image(self) -> tuple[str, str]:
+        return "image", "/usr/bin/python3"
+
+    def node_in_eks_cluster(self) -> _Known:
+        return self.known
+
+    def node_in_ecs_registered(self) -> Any:
+        instance = node_in_ecs._instance({"containerInstanceArn": ""} | self.known.of("container instance"))
+        return node_in_ecs.Registered(_JOINED, self.known, instance)  # type: ignore[arg-type]
+
+    def node_in_ecs_tasks(self) -> _Known:
+        return self.known
+
+    def node_in_slurm_started(self) -> Any:
+        rows = node_in_slurm.read_nodes(self.known.of("scontrol"))
+        self.known.names, self.known.versions = [row.name for row in rows], ["not recorded"]
+        return node_in_slurm.Started(self.known, registered=tuple(rows))  # type: ignore[arg-type]
+
+
+class _Partial(dict[str, Any]):
+    """An object of which not every member was recorded."""
+
+    def __missing__(self, name: str) -> Any:
+        pytest.skip(f"{transcript.NOT_IN}: {name}")
+
+
+def _partial(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _Partial({name: _partial(member) for name, member in value.items()})
+    return [_partial(member) for member in value] if isinstance(value, list) else value
+
+
+class _Known(_Unrecorded):
+    """The cluster as checks ask it: EKS's API, ECS's tasks, the programs of Slurm."""
+
+    instance_id = "i-0"
+
+    def __init__(self, values: transcript_values.Values) -> None:
+        self.values = values
+        self.names: list[str] = []
+        self.versions: list[str] = []
+
+    def of(self, name: str) -> Any:
+        if name not in self.values.cluster:
+            pytest.skip(f"{transcript.NOT_IN}: what the cluster says ({name})")
+        _note(name, not self.values.origins[f"cluster {name}"])
+        return _partial(self.values.cluster[name])
+
+    def wait_node(self, *_: Any) -> Any:
+        return self.of("node")
+
+    def create_pod(self, purpose: str, *_: Any) -> str:
+        return f"pod {purpose}"
+
+    def wait_pod(self, name: str, _: float) -> Any:
+        return self.of(name)
+
+    def delete_pod(self, _: str) -> None:
+        pass
+
+    def start(self, gpus: int) -> Any:
+        return node_in_ecs._started(self.of(f"task for {gpus} GPUs"))
+
+    def run(self, _: int, gpus: int) -> ssh.Finished:
+        done = self.of(f"srun --gres=gpu:{gpus}")
+        return ssh.Finished(done["status"], b"", done["stderr"].encode(), 0.0)
+
+    def logs(self) -> str:
+        return "not recorded"
 
 
 def _trace_readings() -> None:
@@ -174,7 +318,7 @@ def _trace_readings() -> None:
     def gpus(machine: MachineUnderTest) -> Any:
         command = "nvidia-smi -q -x"
         for known in transcript.opened():
-            transcript.trace.append((os.environ.get("PYTEST_CURRENT_TEST", ""), command, known.is_sourced(command)))
+            _note(command, known.is_sourced(command))
         return original.__get__(machine, MachineUnderTest)
 
     MachineUnderTest.gpus = property(gpus)  # type: ignore[assignment, method-assign]

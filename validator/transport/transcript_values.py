@@ -53,6 +53,7 @@ _GROUP = frozenset(
         "nodes",
         "programs",
         "jobs",
+        "cluster",
     ]
 )
 _GPU_FOLDERS = ("/sys/bus/pci/devices", "/proc/driver/nvidia/gpus")
@@ -98,6 +99,7 @@ class Values:
     units: dict[str, dict[str, str]] = field(default_factory=dict)
     gpus: list[dict[str, Any]] | None = None
     jobs: dict[str, str] = field(default_factory=dict)
+    cluster: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: dict[str, bool] = field(default_factory=dict)
 
@@ -311,6 +313,7 @@ class _Made:
             values.commands[command] = _output(output)
         self._packages(group)
         values.jobs.update(group.get("jobs", {}))
+        values.cluster.update(group.get("cluster", {}))
         for unit, state in group.get("units", {}).items():
             values.units.setdefault(unit, {}).update({key: str(value) for key, value in state.items()})
         for row in group.get("pci", ()):
@@ -497,6 +500,7 @@ def _subjects(group: Mapping[str, Any]) -> Iterator[str]:
     yield from (name for name in group.get("packages", ()) if name != "complete")
     yield from (unit for unit in group.get("units", ()))
     yield from (f"job {name}" for name in group.get("jobs", ()))
+    yield from (f"cluster {name}" for name in group.get("cluster", ()))
     yield from (f"/sys/bus/pci/devices/{row.split()[0]}" for row in group.get("pci", ()))
     yield from (f"/sys/class/infiniband/{name}" for name in group.get("rdma", ()))
     if "held" in group:

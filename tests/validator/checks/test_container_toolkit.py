@@ -236,7 +236,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         "FAIL",
         "expected true, got nvidia: None, runc: None",
     ),
-    # containerd 2 adds its own runc to nodeadm's file (amazon-eks-ami 81fec2e8, nodeadm/test/e2e: expected-containerd-config)
+    # containerd 2 adds its own runc to nodeadm's file (amazon-eks-ami 81fec2e8, nodeadm/test/e2e)
     (toolkit.test_systemd_manages_cgroups, {"test*": "", "containerd*": OF_NODEADM}, EKS, "PASS", ""),
     (
         toolkit.test_systemd_manages_cgroups,
