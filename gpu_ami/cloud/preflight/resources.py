@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient
     from mypy_boto3_kms import KMSClient
 
-
     from validator.plan_document import PlanDocument
 
 AWS_EBS = "alias/aws/ebs"  # as GetEbsDefaultKmsKeyId answers where the account has set no other
