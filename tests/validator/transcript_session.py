@@ -245,7 +245,7 @@ class _Cluster(_Made):
         return self.known
 
     def node_in_ecs_registered(self) -> Any:
-        instance = node_in_ecs._instance({"containerInstanceArn": ""} | self.known.of("container instance"))
+        instance = node_in_ecs.read_instance({"containerInstanceArn": ""} | self.known.of("container instance"))
         return node_in_ecs.Registered(_JOINED, self.known, instance)  # type: ignore[arg-type]
 
     def node_in_ecs_tasks(self) -> _Known:
@@ -299,7 +299,7 @@ class _Known(_Unrecorded):
         pass
 
     def start(self, gpus: int) -> Any:
-        return node_in_ecs._started(self.of(f"task for {gpus} GPUs"))
+        return node_in_ecs.read_started(self.of(f"task for {gpus} GPUs"))
 
     def run(self, _: int, gpus: int) -> ssh.Finished:
         done = self.of(f"srun --gres=gpu:{gpus}")
@@ -371,6 +371,7 @@ def main(arguments: Sequence[str], parallel: int = 2) -> int:
             except BaseException:
                 traceback.print_exc()
             finally:
+                transcript.close_all()  # os._exit ends the process without its finalizers
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)

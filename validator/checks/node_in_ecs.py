@@ -303,7 +303,7 @@ class ContainerService:
             "DescribeContainerInstances", self._ecs.describe_container_instances, containerInstances=arns
         )
         rows = sorted(described["containerInstances"], key=lambda row: row["registeredAt"], reverse=True)
-        return [_instance(row) for row in rows]
+        return [read_instance(row) for row in rows]
 
     def define(self, run: str, tags: Mapping[str, str], container: Mapping[str, Any], folder: str) -> str:
         """ARN of a new revision of the run's task definition: a container without network, a folder of the host."""
@@ -335,7 +335,7 @@ class ContainerService:
 
         def look() -> Task | None:
             nonlocal last
-            last = _started(start())
+            last = read_started(start())
             return None if last.refused == NOT_CONNECTED else last
 
         return self.cloudwatch.wait(look, RECONNECT_SECONDS) or last
@@ -374,7 +374,8 @@ def family(run: str) -> str:
     return f"gpu-ami-{run}"
 
 
-def _instance(row: Mapping[str, Any]) -> ContainerInstance:
+def read_instance(row: Mapping[str, Any]) -> ContainerInstance:
+    """Of DescribeContainerInstances."""
     gpus: Sequence[str] = next(
         (each["stringSetValue"] for each in row["registeredResources"] if each["name"] == "GPU"), ()
     )
@@ -389,7 +390,8 @@ def _instance(row: Mapping[str, Any]) -> ContainerInstance:
     )
 
 
-def _started(answer: Mapping[str, Any]) -> Task:
+def read_started(answer: Mapping[str, Any]) -> Task:
+    """Of StartTask."""
     if answer["tasks"]:
         return _task(answer["tasks"][0])
     return Task(refused=str(answer["failures"][0]["reason"]) if answer["failures"] else "ECS does not say why")
