@@ -1,18 +1,22 @@
 """What a system is made of, for its bill of materials: packages with their sources, and kernel modules.
 
-Runs on the system itself with Python 3.6 or newer and its standard library alone. Prints JSON; with --bom FILE it
-writes a CycloneDX 1.6 document, the image's own bill of materials. `gpu-ami certify` reads what is printed.
+Runs on the system itself, or reads the files of a tree, with Python 3.6 or newer and its standard library alone. Prints
+JSON; with --bom FILE it writes a CycloneDX 1.6 document, the image's own bill of materials. `gpu-ami certify` reads
+what is printed; observation.py reads packages and files with it.
 """
 
 import argparse
+import glob
 import hashlib
 import json
 import os
 import re
+import sqlite3
+import struct
 import subprocess
 import sys
 import uuid
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 Record = Dict[str, Any]
@@ -22,6 +26,7 @@ MODULE = re.compile(r"\.ko(\.(gz|xz|zst))?$")
 MODULES_AT_ONCE = 400
 ALL, ADDED, LISTED = "all", "added", "listed"
 SECONDS = 100.0
+MOST_TEXT = 1 << 20
 
 
 def output(command: Sequence[str]) -> str:
@@ -36,43 +41,182 @@ def output(command: Sequence[str]) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def release(root: str) -> Dict[str, str]:
-    """ID, VERSION_ID and the like of os-release."""
-    for name in ("/etc/os-release", "/usr/lib/os-release"):
+class Tree:
+    """The files of a system below `root` ("" is the running one). Absolute links stay within the root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def resolve(self, path: str) -> str:
+        """The path on this machine, with every link followed inside the root."""
+        parts, done, hops = [part for part in path.split("/") if part], "", 0
+        while parts:
+            part = parts.pop(0)
+            if part == "..":
+                done = done.rpartition("/")[0]
+                continue
+            here = self.root + done + "/" + part
+            if os.path.islink(here) and hops < 40:
+                hops += 1
+                link = os.readlink(here)
+                if link.startswith("/"):
+                    done = ""
+                parts = [step for step in link.split("/") if step and step != "."] + parts
+            else:
+                done += "/" + part
+        return self.root + (done or "/")
+
+    def is_link(self, path: str) -> bool:
+        """Whether the path itself is a link; links of its folders are followed."""
+        folder, _, name = path.rpartition("/")
+        return os.path.islink(self.resolve(folder).rstrip("/") + "/" + name)
+
+    def shown(self, path: str) -> str:
+        """The path as the system has it."""
+        return path[len(self.root) :] or "/"
+
+    def glob(self, pattern: str) -> List[str]:
+        """Paths, as the system has them, that match; links are followed inside the root, folder by folder."""
+        found = [""]
+        for part in [step for step in pattern.split("/") if step]:
+            nearer = []
+            for folder in found:
+                if not re.search(r"[*?\[]", part):
+                    if os.path.lexists(self.resolve(folder) + "/" + part):
+                        nearer.append(folder + "/" + part)
+                    continue
+                names = glob.glob(glob.escape(self.resolve(folder).rstrip("/")) + "/" + part)
+                nearer += [folder + "/" + os.path.basename(name) for name in names]
+            found = nearer
+        return sorted(found)
+
+    def text(self, path: str, most: int = MOST_TEXT) -> Optional[str]:
+        """A regular file's beginning; None where it is none, or cannot be read."""
+        real = self.resolve(path)
+        if not os.path.isfile(real):
+            return None
         try:
-            with open(root + name, encoding="utf-8", errors="replace") as file:
-                rows = [line.partition("=") for line in file]
+            with open(real, "rb") as file:
+                return file.read(most).decode("utf-8", "replace")
         except OSError:
-            continue
-        return {key: value.strip().strip("\"'") for key, _, value in rows}
+            return None
+
+
+def release(tree: Tree) -> Dict[str, str]:
+    """ID, VERSION_ID and the like of os-release."""
+    for path in ("/etc/os-release", "/usr/lib/os-release"):
+        text = tree.text(path)
+        if text is not None:
+            rows = [line.partition("=") for line in text.splitlines() if "=" in line]
+            return {key.strip(): value.strip().strip("\"'") for key, _, value in rows}
     return {}
 
 
-def dpkg_packages(root: str) -> Iterator[Record]:
+def database(tree: Tree) -> Tuple[str, List[Record]]:
+    """Which package database was read ("" where none could be), and the installed packages.
+
+    held: "yes" where an upgrade keeps its version. state: dpkg's, where it is not installed whole. A row of an error
+    has nothing else. dpkg's database without its programs is not the system's own: emulated distributions stand on
+    Debian's files. A running system's rpm is asked: its database may have a log beside it.
+    """
+    status = tree.text("/var/lib/dpkg/status", 1 << 26)
+    if status is not None and tree.glob("/usr/bin/dpkg-query"):
+        return "dpkg (/var/lib/dpkg/status)", list(dpkg_packages(status))
+    if not tree.root:
+        return asked_rpm(tree) or rpm_file(tree) or ("", [])
+    return rpm_file(tree) or asked_rpm(tree) or ("", [])
+
+
+def dpkg_packages(status: str) -> Iterator[Record]:
     """Installed packages of dpkg's database. source: the source package, where it has another name or version."""
-    with open(root + "/var/lib/dpkg/status", encoding="utf-8", errors="replace") as file:
-        blocks = file.read().split("\n\n")
-    for block in blocks:
+    for block in status.split("\n\n"):
         fields = dict(re.findall(r"(?m)^([A-Z][\w-]*): (.*)$", block))
-        if fields.get("Status", "").split()[-1:] in ([], ["not-installed"], ["config-files"]):
+        words = fields.get("Status", "").split()
+        if words[-1:] in ([], ["not-installed"], ["config-files"]) or "Package" not in fields:
             continue
-        yield {
+        row = {
             "name": fields["Package"], "version": fields.get("Version", ""),
             "architecture": fields.get("Architecture", ""), "kind": "deb", "source": fields.get("Source", ""),
-            "vendor": fields.get("Maintainer", ""),
+            "vendor": fields.get("Maintainer", ""), "held": "yes" if words[0] == "hold" else "",
         }  # fmt: skip
+        yield row if words[1:] == ["ok", "installed"] else dict(row, state=" ".join(words[1:]))
 
 
-def rpm_packages(root: str) -> Iterator[Record]:
-    """Installed packages of rpm's database; public keys, which rpm lists too, are none."""
-    form = "%{NAME}\\t%{EPOCHNUM}\\t%{VERSION}-%{RELEASE}\\t%{ARCH}\\t%{SOURCERPM}\\t%{VENDOR}\\n"
-    for line in output(["rpm", "--root", os.path.abspath(root or "/"), "-qa", "--qf", form]).splitlines():
-        row = [field if field != "(none)" else "" for field in line.split("\t")]
-        if len(row) == 6 and row[0] != "gpg-pubkey":
+def rpm_file(tree: Tree) -> Optional[Tuple[str, List[Record]]]:
+    """Of rpm's database as a file (sqlite), without rpm; None where there is none."""
+    for path in ("/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite"):
+        real = tree.resolve(path)
+        if os.path.isfile(real):
+            try:
+                return "rpm (" + path + ")", list(rpm_packages(rpm_headers(real), locks(tree)))
+            except (sqlite3.Error, struct.error, ValueError, IndexError) as error:
+                return "", [{"error": "%s: %s" % (path, error)}]
+    return None
+
+
+RPM_FORM = "%{NAME}\\t%{EPOCHNUM}\\t%{VERSION}\\t%{RELEASE}\\t%{ARCH}\\t%{SOURCERPM}\\t%{VENDOR}\\n"
+# NAME, EPOCH, VERSION, RELEASE, ARCH, SOURCERPM and VENDOR, as rpmtag.h numbers them.
+RPM_TAGS = (1000, 1003, 1001, 1002, 1022, 1044, 1011)
+
+
+def asked_rpm(tree: Tree) -> Optional[Tuple[str, List[Record]]]:
+    """What this system's rpm says; None where there is none, or it knows of no package."""
+    lines = output(["rpm", "--root", os.path.abspath(tree.root or "/"), "-qa", "--qf", RPM_FORM]).splitlines()
+    rows = [[field if field != "(none)" else "" for field in line.split("\t")] for line in lines]
+    found = list(rpm_packages((row for row in rows if len(row) == len(RPM_TAGS)), locks(tree)))
+    return ("rpm (rpm -qa)", found) if found else None
+
+
+def rpm_packages(rows: Iterable[Sequence[str]], held: Sequence[str]) -> Iterator[Record]:
+    """Packages of rows in the order of RPM_TAGS; public keys, which rpm lists too, are none."""
+    for name, epoch, version, number, architecture, source, vendor in rows:
+        if name != "gpg-pubkey":
             yield {
-                "name": row[0], "version": row[2], "epoch": row[1], "architecture": row[3], "kind": "rpm",
-                "source": row[4], "vendor": row[5],
+                "name": name, "version": version + "-" + number, "epoch": epoch or "0", "architecture": architecture,
+                "kind": "rpm", "source": source, "vendor": vendor, "held": "yes" if is_locked(name, held) else "",
             }  # fmt: skip
+
+
+def rpm_headers(path: str) -> Iterator[List[str]]:
+    """Rows of RPM_TAGS of rpm's database: each row's blob is a header (rpm.org, "Package format").
+
+    Opened as immutable: it may be on a read-only file system.
+    """
+    with sqlite3.connect("file:" + path.replace("?", "%3f").replace("#", "%23") + "?immutable=1", uri=True) as database:
+        for (blob,) in database.execute("SELECT blob FROM Packages"):
+            tags = rpm_header(bytes(blob))
+            yield [tags.get(tag, "") for tag in RPM_TAGS]
+
+
+def rpm_header(blob: bytes) -> Dict[int, str]:
+    """The values of RPM_TAGS in a header: texts (type 6), and the epoch, a number (type 4)."""
+    count, length = struct.unpack_from(">II", blob)
+    if 8 + 16 * count + length > len(blob):
+        raise ValueError("a header is longer than its row")
+    tags: Dict[int, str] = {}
+    for number in range(count):
+        tag, kind, offset, _ = struct.unpack_from(">IIII", blob, 8 + 16 * number)
+        start = 8 + 16 * count + offset
+        if tag in RPM_TAGS and kind == 6:
+            tags[tag] = blob[start : blob.index(b"\0", start)].decode("utf-8", "replace")
+        elif tag in RPM_TAGS and kind == 4:
+            tags[tag] = str(struct.unpack_from(">I", blob, start)[0])
+    return tags
+
+
+def locks(tree: Tree) -> List[str]:
+    """Patterns of names that dnf or yum keeps in their version: `name-epoch:version*`."""
+    lines = []
+    for path in ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list"):
+        lines += [line.strip() for line in (tree.text(path) or "").splitlines()]
+    toml = tree.text("/etc/dnf/versionlock.toml") or ""
+    named = re.findall(r'(?m)^\s*name\s*=\s*"([^"]+)"', toml)
+    plain = [re.sub(r"^\d+:", "", line) for line in lines if line and line[0] not in "#!"]
+    return [re.sub(r"-(\d+:)?[^-]*-[^-]*$", "", line) for line in plain] + named
+
+
+def is_locked(name: str, held: Sequence[str]) -> bool:
+    return any(re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name) for pattern in held)
 
 
 def apt_repositories(names: Sequence[str]) -> Dict[str, str]:
@@ -99,16 +243,17 @@ def dnf_repositories() -> Dict[str, str]:
     return {row[0]: row[1] for row in rows if row[1] and row[1] != "<unknown>"}
 
 
-def packages(root: str) -> List[Record]:
-    """Installed packages, in the order of their names, with the repository where the package manager knows it.
+MEMBERS = ("name", "version", "epoch", "architecture", "kind", "source", "vendor")
 
-    dpkg's database without dpkg-query is not the system's own: emulated distributions stand on Debian's files.
-    """
-    dpkg = os.path.exists(root + "/var/lib/dpkg/status") and os.path.exists(root + "/usr/bin/dpkg-query")
-    rows = list(dpkg_packages(root) if dpkg else rpm_packages(root))
+
+def packages(root: str) -> List[Record]:
+    """Installed packages, in the order of their names, with the repository where the package manager knows it."""
+    found, listed = database(Tree(root))
+    rows = [{member: row[member] for member in MEMBERS if member in row} for row in listed if "error" not in row]
     known: Dict[str, str] = {}
     if not root:  # of a tree elsewhere, these programs would tell of the system that runs them
-        known = apt_repositories([row["name"] for row in rows]) if dpkg else dnf_repositories()
+        names = [row["name"] for row in rows]
+        known = apt_repositories(names) if found.startswith("dpkg") else dnf_repositories()
     for row in rows:
         row["repository"] = known.get(row["name"], "")
     return sorted(rows, key=lambda row: (row["name"], row["architecture"], row["version"]))
@@ -116,8 +261,7 @@ def packages(root: str) -> List[Record]:
 
 def module_files(root: str) -> List[str]:
     """Paths of all kernel modules, of every kernel."""
-    top = root + "/lib/modules"
-    walked = os.walk(os.path.realpath(top) if not root else top)
+    walked = os.walk(Tree(root).resolve("/lib/modules"))
     return sorted(os.path.join(folder, name) for folder, _, names in walked for name in names if MODULE.search(name))
 
 
@@ -155,7 +299,7 @@ def modules(root: str, which: str = ALL) -> List[Record]:
 
 def materials(root: str, which: str = ALL) -> Record:
     """The document that is printed. which: kernel modules, as `modules` has it."""
-    named = release(root)
+    named = release(Tree(root))
     return {
         "schema": SCHEMA, "os": named.get("ID", ""), "os_version": named.get("VERSION_ID", ""),
         "machine": os.uname().machine, "packages": packages(root), "modules": modules(root, which),

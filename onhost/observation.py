@@ -14,23 +14,23 @@ import json
 import lzma
 import os
 import re
-import sqlite3
 import struct
 import subprocess
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 try:
-    # remote.program() sends it along.
-    from hwevents import shippers  # type: ignore[import-not-found, unused-ignore]
+    # remote.program() sends them along.
+    from hwevents import materials, shippers  # type: ignore[import-not-found, unused-ignore]
+    from hwevents.materials import Tree  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
-    from onhost import shippers
+    from onhost import materials, shippers
+    from onhost.materials import Tree
 
 Reading = Dict[str, Any]
 
 SCHEMA = "gpu-ami/observation/1"
 SECONDS = 30.0
-MOST_TEXT = 1 << 20
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/aws/neuron/bin"
 LIBRARY_FOLDERS = (
     "/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib",
@@ -39,67 +39,6 @@ LIBRARY_FOLDERS = (
     "/opt/amazon/ofi-nccl/lib/*-linux-gnu", "/opt/nvidia/*/lib*", "/opt/intel/oneapi/mkl/*/lib", "/opt/aws/neuron/lib",
 )  # fmt: skip
 NVIDIA_SMI = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/libexec/nvidia/tesla/bin/nvidia-smi")
-
-
-class Tree:
-    """The files of a system below `root` ("" is the running one). Absolute links stay within the root."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-
-    def resolve(self, path: str) -> str:
-        """The path on this machine, with every link followed inside the root."""
-        parts, done, hops = [part for part in path.split("/") if part], "", 0
-        while parts:
-            part = parts.pop(0)
-            if part == "..":
-                done = done.rpartition("/")[0]
-                continue
-            here = self.root + done + "/" + part
-            if os.path.islink(here) and hops < 40:
-                hops += 1
-                link = os.readlink(here)
-                if link.startswith("/"):
-                    done = ""
-                parts = [step for step in link.split("/") if step and step != "."] + parts
-            else:
-                done += "/" + part
-        return self.root + (done or "/")
-
-    def is_link(self, path: str) -> bool:
-        """Whether the path itself is a link; links of its folders are followed."""
-        folder, _, name = path.rpartition("/")
-        return os.path.islink(self.resolve(folder).rstrip("/") + "/" + name)
-
-    def shown(self, path: str) -> str:
-        """The path as the system has it."""
-        return path[len(self.root) :] or "/"
-
-    def glob(self, pattern: str) -> List[str]:
-        """Paths, as the system has them, that match; links are followed inside the root, folder by folder."""
-        found = [""]
-        for part in [step for step in pattern.split("/") if step]:
-            nearer = []
-            for folder in found:
-                if not re.search(r"[*?\[]", part):
-                    if os.path.lexists(self.resolve(folder) + "/" + part):
-                        nearer.append(folder + "/" + part)
-                    continue
-                names = glob.glob(glob.escape(self.resolve(folder).rstrip("/")) + "/" + part)
-                nearer += [folder + "/" + os.path.basename(name) for name in names]
-            found = nearer
-        return sorted(found)
-
-    def text(self, path: str, most: int = MOST_TEXT) -> Optional[str]:
-        """A regular file's beginning; None where it is none, or cannot be read."""
-        real = self.resolve(path)
-        if not os.path.isfile(real):
-            return None
-        try:
-            with open(real, "rb") as file:
-                return file.read(most).decode("utf-8", "replace")
-        except OSError:
-            return None
 
 
 def output(*command: str) -> str:
@@ -113,102 +52,6 @@ def output(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "replace")
-
-
-def os_release(tree: Tree) -> Dict[str, str]:
-    for path in ("/etc/os-release", "/usr/lib/os-release"):
-        text = tree.text(path)
-        if text is not None:
-            rows = [line.partition("=") for line in text.splitlines() if "=" in line]
-            return {key.strip(): value.strip().strip("\"'") for key, _, value in rows}
-    return {}
-
-
-# --- packages -------------------------------------------------------------------------------------------------------
-
-
-def packages(tree: Tree) -> Tuple[str, List[Dict[str, str]]]:
-    """Which database was read ("" where none could be), and the installed packages: name, version, held.
-
-    dpkg's database without its programs is not the system's own: emulated distributions stand on Debian's files.
-    """
-    status = tree.text("/var/lib/dpkg/status", 1 << 26)
-    if status is not None and tree.glob("/usr/bin/dpkg-query"):
-        return "dpkg (/var/lib/dpkg/status)", list(dpkg(status))
-    for path in ("/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite"):
-        real = tree.resolve(path)
-        if os.path.isfile(real):
-            try:
-                return "rpm (" + path + ")", list(rpm_sqlite(real, locks(tree)))
-            except (sqlite3.Error, struct.error, ValueError, IndexError) as error:
-                return "", [{"error": "%s: %s" % (path, error)}]
-    form = "%{NAME}\\t%{VERSION}-%{RELEASE}\\n"
-    where = ["--dbpath", tree.resolve("/var/lib/rpm")] if tree.root else []
-    rows = [line.split("\t") for line in output("rpm", *(where + ["-qa", "--qf", form])).splitlines()]
-    held = locks(tree)
-    found = [
-        {"name": row[0], "version": row[1], "held": "yes" if is_locked(row[0], held) else ""}
-        for row in rows
-        if len(row) == 2 and row[0] != "gpg-pubkey"
-    ]
-    if found:
-        return "rpm (rpm -qa)", found
-    return "", []
-
-
-def dpkg(status: str) -> Iterator[Dict[str, str]]:
-    for block in status.split("\n\n"):
-        fields = dict(re.findall(r"(?m)^([A-Z][\w-]*): (.*)$", block))
-        words = fields.get("Status", "").split()
-        if words[-1:] in ([], ["not-installed"], ["config-files"]) or "Package" not in fields:
-            continue
-        row = {
-            "name": fields["Package"], "version": fields.get("Version", ""), "held": "yes" if words[0] == "hold" else ""
-        }  # fmt: skip
-        yield row if words[1:] == ["ok", "installed"] else dict(row, state=" ".join(words[1:]))
-
-
-def locks(tree: Tree) -> List[str]:
-    """Patterns of names that dnf or yum keeps in their version: `name-epoch:version*`."""
-    lines = []
-    for path in ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list"):
-        lines += [line.strip() for line in (tree.text(path) or "").splitlines()]
-    toml = tree.text("/etc/dnf/versionlock.toml") or ""
-    named = re.findall(r'(?m)^\s*name\s*=\s*"([^"]+)"', toml)
-    plain = [re.sub(r"^\d+:", "", line) for line in lines if line and line[0] not in "#!"]
-    return [re.sub(r"-(\d+:)?[^-]*-[^-]*$", "", line) for line in plain] + named
-
-
-def is_locked(name: str, held: Sequence[str]) -> bool:
-    return any(re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name) for pattern in held)
-
-
-def rpm_sqlite(path: str, held: Sequence[str]) -> Iterator[Dict[str, str]]:
-    """Packages of rpm's database without rpm: each row's blob is a header (rpm.org, "Package format").
-
-    Opened as immutable: it may be on a read-only file system.
-    """
-    with sqlite3.connect("file:" + path.replace("?", "%3f").replace("#", "%23") + "?immutable=1", uri=True) as database:
-        for (blob,) in database.execute("SELECT blob FROM Packages"):
-            tags = rpm_header(bytes(blob))
-            if tags.get(1000) != "gpg-pubkey":
-                name = tags.get(1000, "")
-                version = tags.get(1001, "") + "-" + tags.get(1002, "")
-                yield {"name": name, "version": version, "held": "yes" if is_locked(name, held) else ""}
-
-
-def rpm_header(blob: bytes) -> Dict[int, str]:
-    """NAME, VERSION and RELEASE (1000 to 1002) of a header."""
-    count, length = struct.unpack_from(">II", blob)
-    if 8 + 16 * count + length > len(blob):
-        raise ValueError("a header is longer than its row")
-    tags: Dict[int, str] = {}
-    for number in range(count):
-        tag, kind, offset, _ = struct.unpack_from(">IIII", blob, 8 + 16 * number)
-        if tag in (1000, 1001, 1002) and kind == 6:
-            start = 8 + 16 * count + offset
-            tags[tag] = blob[start : blob.index(b"\0", start)].decode("utf-8", "replace")
-    return tags
 
 
 # --- kernel modules -------------------------------------------------------------------------------------------------
@@ -262,7 +105,7 @@ class Observer:
 
     def __init__(self, root: str, running: bool) -> None:
         self.tree, self.running = Tree(root), running
-        self.database, self.packages = packages(self.tree)
+        self.database, self.packages = materials.database(self.tree)
         self.errors = [row["error"] for row in self.packages if "error" in row]
         self.packages = [row for row in self.packages if "error" not in row]
         self.modules = Modules(self.tree)
@@ -466,7 +309,7 @@ def login_user(tree: Tree) -> str:
         if match:
             return match.group(1)
     known = {"debian": "admin", "ubuntu": "ubuntu", "amzn": "ec2-user", "rhel": "ec2-user", "rocky": "rocky"}
-    return known.get(os_release(tree).get("ID", ""), "")
+    return known.get(materials.release(tree).get("ID", ""), "")
 
 
 def architecture(tree: Tree, running: bool) -> str:
@@ -499,7 +342,7 @@ def observe(root: str, running: bool, request: Dict[str, List[List[str]]]) -> Di
     """The document that is printed. root: "" for the running system."""
     observer = Observer(root, running)
     tree, units = observer.tree, shippers.Units(observer.tree)
-    release = os_release(tree)
+    release = materials.release(tree)
     readings = {
         name: [reading for source in sources for reading in observer.read(source)] for name, sources in request.items()
     }

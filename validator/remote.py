@@ -19,7 +19,7 @@ def text(name: str) -> str:
 
 
 # Programs that import another module, which a host does not have.
-_NEEDS = {"diagnose": ("readings",), "observation": ("shippers",)}
+_NEEDS = {"diagnose": ("readings",), "observation": ("materials", "shippers")}
 # Programs that start another one, whose text they have as a constant.
 _STARTS = {"container_probe": "compute_probe"}
 

@@ -118,12 +118,14 @@ class Image:
 
 
 def rpm_header(name: str, version: str, release: str) -> bytes:
-    """A header with NAME, VERSION and RELEASE as rpm stores it in its database."""
-    index, data = b"", b""
-    for tag, value in ((1000, name), (1001, version), (1002, release)):
+    """A header as rpm stores it in its database: the texts, and the epoch, which is a number."""
+    source = f"{name}-{version}-{release}.src.rpm"
+    texts = {1000: name, 1001: version, 1002: release, 1011: "A vendor", 1022: "x86_64", 1044: source}
+    index, data = struct.pack(">IIII", 1003, 4, 0, 1), struct.pack(">I", 3)
+    for tag, value in texts.items():
         index += struct.pack(">IIII", tag, 6, len(data), 1)
         data += value.encode() + b"\0"
-    return struct.pack(">II", 3, len(data)) + index + data
+    return struct.pack(">II", len(texts) + 1, len(data)) + index + data
 
 
 def sends(*files: tuple[str, str]) -> dict[str, object]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onhost import materials as program
+from onhost import observation
+from tests.observe import foreign_images as foreign
 
 STATUS = """\
 Package: nvidia-smi
@@ -89,17 +92,70 @@ def test_packages_of_dpkg(tree: Path) -> None:
 
 def test_packages_of_rpm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = (
-        "gpg-pubkey\t0\t1-2\t(none)\t(none)\t(none)\n"
-        "openssl\t1\t3.2.2-1.amzn2023\tx86_64\topenssl-3.2.2-1.amzn2023.src.rpm\tAmazon Linux\n"
+        "gpg-pubkey\t0\t1\t2\t(none)\t(none)\t(none)\n"
+        "openssl\t1\t3.2.2\t1.amzn2023\tx86_64\topenssl-3.2.2-1.amzn2023.src.rpm\tAmazon Linux\n"
     )
     monkeypatch.setattr(program, "output", lambda command: rows if command[0] == "rpm" else "")
     (package,) = program.packages(str(tmp_path))
     assert (package["name"], package["epoch"], package["vendor"]) == ("openssl", "1", "Amazon Linux")
+    assert package["version"] == "3.2.2-1.amzn2023"
+
+
+@pytest.mark.parametrize("path", ["usr/lib/sysimage/rpm", "var/lib/rpm"])
+def test_packages_of_a_tree_of_rpm_need_no_rpm(path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Debian machine that reads the files of Amazon Linux has no rpm."""
+    image = foreign.Image(tmp_path, "al2023")
+    image.install("gpg-pubkey", version="1-2")
+    image.install("nvidia-driver", version="580.126.09-1.amzn2023")
+    image.done()
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "usr/lib/sysimage/rpm").rename(tmp_path / path)
+    monkeypatch.setattr(program, "output", lambda _command: "")
+    found = program.materials(str(tmp_path))
+    (base, driver) = found["packages"]
+    assert base["name"] == "base-files"
+    assert driver == {
+        "name": "nvidia-driver", "version": "580.126.09-1.amzn2023", "epoch": "3", "architecture": "x86_64",
+        "kind": "rpm", "source": "nvidia-driver-580.126.09-1.amzn2023.src.rpm", "vendor": "A vendor", "repository": "",
+    }  # fmt: skip
+    purl = "pkg:rpm/amzn/nvidia-driver@580.126.09-1.amzn2023?arch=x86_64&distro=amzn-2023&epoch=3"
+    assert purl in [component["bom-ref"] for component in program.bom(found)["components"]]
+
+
+def test_a_running_system_asks_its_rpm_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What rpm has written may still be in the log beside its database, which this program does not read."""
+    row = "openssl\t1\t3.2.2\t1.amzn2023\tx86_64\t(none)\t(none)\n"
+    monkeypatch.setattr(program, "output", lambda _command: row)
+    monkeypatch.setattr(program, "rpm_file", lambda _tree: pytest.fail("read as a file"))
+    monkeypatch.setattr(program.Tree, "text", lambda *_: None)
+    assert program.database(program.Tree(""))[0] == "rpm (rpm -qa)"
+
+
+def test_links_of_a_tree_stay_within_it(tmp_path: Path) -> None:
+    """os-release and the modules' folder are those of the tree, also behind absolute links."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").symlink_to("/usr/lib/os-release")
+    (tmp_path / "usr/lib/modules/6.1/extra").mkdir(parents=True)
+    (tmp_path / "usr/lib/os-release").write_text("ID=amzn\nVERSION_ID=2023\n")
+    (tmp_path / "usr/lib/modules/6.1/extra/ours.ko").touch()
+    (tmp_path / "lib").symlink_to("/usr/lib")
+    found = program.materials(str(tmp_path))
+    assert (found["os"], found["os_version"]) == ("amzn", "2023")
+    assert program.module_files(str(tmp_path)) == [str(tmp_path / "usr/lib/modules/6.1/extra/ours.ko")]
+
+
+@pytest.mark.parametrize("build", [foreign.eks_base, foreign.vendor_without_holds])
+def test_observation_and_materials_have_the_same_packages(build: Callable[[Path], Path], tmp_path: Path) -> None:
+    root = build(tmp_path / "root")
+    observed = observation.observe(str(root), False, {"all": [["package", ".*", "(.*)", ""]]})
+    listed = {(row["name"], row["version"]) for row in program.packages(str(root))}
+    assert {(row["package"], row["full"]) for row in observed["readings"]["all"]} == listed
+    assert observed["packages"] == len(listed) > 3
 
 
 def test_database_of_dpkg_without_its_programs_is_not_the_system_s(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree / "usr/bin/dpkg-query").unlink()
-    monkeypatch.setattr(program, "output", lambda command: "openssl\t1\t3.2\tx86_64\t(none)\t(none)\n")
+    monkeypatch.setattr(program, "output", lambda command: "openssl\t1\t3.2\t1\tx86_64\t(none)\t(none)\n")
     assert [row["name"] for row in program.packages(str(tree))] == ["openssl"]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from onhost import materials
 from onhost import observation as program
 
 
@@ -39,4 +40,4 @@ def test_locks_of_dnf_are_read(line: str, package: str, locked: bool, tmp_path: 
     path = tmp_path / "etc" / "dnf" / "plugins" / "versionlock.list"
     path.parent.mkdir(parents=True)
     path.write_text(f"# added\n{line}\n")
-    assert program.is_locked(package, program.locks(program.Tree(str(tmp_path)))) is locked
+    assert materials.is_locked(package, materials.locks(program.Tree(str(tmp_path)))) is locked

@@ -14,11 +14,14 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from gpu_ami import observe
 from gpu_ami.errors import UsageError
 from gpu_ami.files import data_dir
+from gpu_ami.recipes import load_facts
 from gpu_ami.release import bom
 from gpu_ami.report import Report
 from onhost import materials as program
+from tests.observe import foreign_images as foreign
 from tests.release import examples
 
 PLAN = {
@@ -83,6 +86,27 @@ def test_a_package_has_its_url_and_repository(tmp_path: Path) -> None:
         "http://deb.debian.org/debian bookworm/main",
         "glibc",
     )
+
+
+def test_an_image_as_found_has_a_bill(tmp_path: Path) -> None:
+    """No recipe and no role: its packages and modules are read of its files by the program that observes them."""
+    root, facts = foreign.eks_base(tmp_path / "root"), load_facts()
+    observation = observe.read_files(root)
+    plan = observe.observed_plan(observation, facts, observe.instance_types(observation, facts), "theirs").document
+    report = replace(examples.certified_report(), plan=plan, image=examples.AMI)
+    examples.write_folder(tmp_path / "out", report, examples.inventory())
+    materials = tmp_path / "out/evidence/image-files/materials.json"
+    materials.write_text(json.dumps(program.materials(str(root))))
+    (tmp_path / "out/build.json").unlink()
+    assert bom.write(report, tmp_path / "out", [data_dir("roles")]) is not None
+    text = (tmp_path / "out/bom.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    document = json.loads(text)
+    observed = {name: full for one in observation.found.values() for name, full in one.packages.items()}
+    listed = {row["name"]: row["version"] for row in document["components"]}
+    assert observed and observed.items() <= listed.items()
+    assert all(row["purl"].startswith("pkg:rpm/amzn/") for row in document["components"] if "purl" in row)
+    assert "pedigree" not in document["metadata"]["component"]
 
 
 def test_a_kernel_module_has_signer_vermagic_and_digest(tmp_path: Path) -> None:
