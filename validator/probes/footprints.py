@@ -99,8 +99,8 @@ def of_services(host: Any, rows: list[list[str]]) -> set[str]:
 
 
 def with_declared(text: str, used: Mapping[str, str]) -> str:
-    """What a report shows of a check: programs that only a role's declaration explains are named, with the role."""
-    return "; ".join([text, *(f"{name}: declared by role {role}" for name, role in sorted(used.items()))])
+    """What a report shows of a check: first the programs that only a role declares, each with the role."""
+    return "; ".join([*(f"{name}: declared by role {role}" for name, role in sorted(used.items())), text])
 
 
 def require_none(observe: Observe, unknown: Sequence[str], what: str, kind: str) -> None:

@@ -407,7 +407,8 @@ def test_what_a_role_declares_is_known_and_shown(
     assert f"declared in its meta/footprint.yml: {key}" in refused.message
     accepted = judge(check, table, plan=plan, declared_programs=OURS)
     assert accepted.verdict == "PASS", accepted
-    assert f"{name}: declared by role agent" in str(accepted.check.observed)
+    # The certificate's table cuts a cell off at its end.
+    assert str(accepted.check.observed).startswith(f"{name}: declared by role agent; ")
 
 
 @pytest.mark.parametrize(
