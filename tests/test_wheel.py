@@ -5,8 +5,11 @@ The dependencies come from this environment's site-packages, so that nothing is 
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +19,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.commands.test_docs import PAGE, without_digests, write_if_shown
+from tests.validator.conftest import Sshd, sshd  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.slow
 
@@ -133,3 +139,32 @@ def test_playbook_finds_its_roles(program: Path, tmp_path: Path) -> None:
 
 def test_event_reader_finds_the_parser(program: Path, tmp_path: Path) -> None:
     assert "Xid 79" in done([program, "xid", "79"], tmp_path)
+
+
+_BLOCK = re.compile(r"^```(?:console|text)\n\$ (.*?)\n(.*?)```$", re.DOTALL | re.MULTILINE)
+_HOST = "root@127.0.0.1:47822"
+
+
+def test_walk_through_of_the_docs_runs_with_the_installed_program(
+    program: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sshd: Sshd,  # noqa: F811
+) -> None:
+    """All its steps in their order, in an empty folder, the machine being this one. How it booted is its own: of the
+    step that looks at that, the last line counts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    steps, own = _BLOCK.findall(PAGE.read_text(encoding="utf-8")), f"{getpass.getuser()}@127.0.0.1:{sshd.port}"
+    assert len(steps) > 25 and sum(_HOST in command for command, _ in steps) == 3
+    for command, output in steps:
+        if write_if_shown(command, output):
+            continue
+        result = run(["bash", "-c", command.replace(_HOST, own)], Path.cwd())
+        printed = without_digests(result.stderr + result.stdout).replace(own, _HOST)
+        whole = "-k boot" not in command
+        lines = slice(None) if whole else slice(-1, None)
+        assert printed.splitlines()[lines] == without_digests(output).splitlines()[lines], f"{command}\n{printed}"
+        if command.startswith("gpu-ami init"):
+            monkeypatch.chdir(tmp_path / command.split()[2])
+            shutil.copy(sshd.key, "key.pem")

@@ -73,7 +73,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     types = observe.instance_types(observation, facts, args.instance_type)
     found = observe.findings_of(observation, facts, observe.context_of(observation, facts, types))
     differences = _against(observation, args.against) if args.against else []
-    image = args.ami or _image_name(args)
+    image = args.ami or image_name(args)
     out = args.out or Path("out") / "observed"
     written = write(observation, out, types, image)
     data = to_json(observation, found, differences)
@@ -96,7 +96,7 @@ def _against(observation: Observation, named: Path) -> list[str]:
     return observe.against(observation, find_recipe(named))
 
 
-def _image_name(args: argparse.Namespace) -> str:
+def image_name(args: argparse.Namespace) -> str:
     """A name for the plan of a host or of files: its letters are those that a recipe's flag may have."""
     import re
 

@@ -37,6 +37,7 @@ examples:
   gpu-ami validate --host ssh://admin@10.0.0.7 --checks my_checks/
   gpu-ami validate --host ssh://admin@10.0.0.7 --reboot       reboots it and checks again
   sudo gpu-ami validate out/debian12-gpu --root /mnt          the files of an image: a mounted tree, or a raw disk
+  sudo gpu-ami validate --root /mnt                           as they are found, without a plan
 """
 _AGAIN = "run the command again: it repeats all checks; report.json has those that had completed"
 
@@ -218,21 +219,34 @@ def _plan_of(args: argparse.Namespace) -> Plan | None:
     return Plan.load(args.out / PLAN_FILE) if args.out else None
 
 
+def _observed_plan(args: argparse.Namespace, out: Path, progress: Progress) -> Plan:
+    """Of files for which no plan was given: what is in them. They are judged as they are found."""
+    from gpu_ami import observe as observing
+    from gpu_ami.commands import observe
+    from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.recipes import load_facts
+
+    with progress.stage(f"read the files of {args.root}"):
+        observation = observing.read_files(args.root)
+    observe.write(observation, out, observing.instance_types(observation, load_facts()), observe.image_name(args))
+    return Plan.load(out / PLAN_FILE)
+
+
 def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
     from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
     from gpu_ami.validate import Proof, ProofOptions, host_proof
 
-    plan = _plan_of(args)
+    named = _plan_of(args)
     reason = host_proof.unusable(args.root)
     if reason:
         raise UsageError(f"--root {args.root}: {reason}")
     out = args.out or Path("out") / "files"
     out_lock.hold(out)
-    plan_file = out / PLAN_FILE if plan else None
+    plan = named or _observed_plan(args, out, progress)
     asked = ProofOptions(checks=args.checks, validator_options=options.validator_options(args))
-    files_proof = Proof(plan.document if plan else None, plan_file, None, out, progress, asked)
+    files_proof = Proof(plan.document, out / PLAN_FILE, None, out, progress, asked)
     with runs.begin(home_dir(), "files") as run:
         check = functools.partial(host_proof.check, files_proof, args.root)
         return host_proof.prove_files(files_proof, run, check), out

@@ -26,6 +26,20 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(command, output) for command, output in found]
 
 
+def write_if_shown(command: str, output: str) -> bool:
+    """Writes the file that a block shows with `cat`; whether it is such a block."""
+    if not command.startswith("cat "):
+        return False
+    path = Path(command.removeprefix("cat "))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(output, encoding="utf-8")
+    return True
+
+
+def without_digests(text: str) -> str:
+    return _DIGESTS.sub("…", text)
+
+
 @pytest.mark.slow
 def test_commands_print_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
@@ -37,14 +51,12 @@ def test_commands_print_what_the_page_shows(
         "plan", "plan", "checks", "faults", "telemetry", "runbook",
     ]  # fmt: skip
     for command, output in commands:
-        program, *arguments = shlex.split(command)
-        if program == "cat":
-            Path(arguments[0]).parent.mkdir(parents=True, exist_ok=True)
-            Path(arguments[0]).write_text(output, encoding="utf-8")
+        if write_if_shown(command, output):
             continue
+        _, *arguments = shlex.split(command)
         main(arguments)
         printed = capsys.readouterr()
-        assert _DIGESTS.sub("…", printed.err + printed.out) == _DIGESTS.sub("…", output), command
+        assert without_digests(printed.err + printed.out) == without_digests(output), command
         if arguments[0] == "init":
             monkeypatch.chdir(tmp_path / arguments[1])
 

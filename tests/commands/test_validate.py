@@ -16,6 +16,7 @@ from gpu_ami.build import image
 from gpu_ami.commands import options
 from gpu_ami.errors import UsageError
 from gpu_ami.validate import REBOOT, RESTARTS, Proof, ProofOptions, Target, host_proof
+from tests.observe import foreign_images as foreign
 from tests.report.examples import a_host, a_report
 from tests.validate.recorded import write_plan
 
@@ -110,6 +111,25 @@ def test_host_is_proven_by_its_address(
     assert (proof.out, proof.plan, proof.options.restarts) == (Path("out/host"), None, (REBOOT,))
     assert proof.options.boot_seconds == 900
     assert capsys.readouterr().out.endswith("PASS: ami-1 → out/host/\n")
+
+
+def test_files_without_a_plan_are_judged_as_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No recipe promises our event parser of an image of others; what it has is what the checks are about."""
+    monkeypatch.chdir(tmp_path)
+    root = foreign.vendor_without_holds(tmp_path / "root")
+    proofs: list[Proof] = []
+
+    def prove_files(proof: Proof, *_: Any) -> Any:
+        proofs.append(proof)
+        return a_report()
+
+    monkeypatch.setattr(host_proof, "unusable", lambda _path: "")
+    monkeypatch.setattr(host_proof, "prove_files", prove_files)
+    cli.main(["validate", "--root", str(root)])
+    (proof,) = proofs
+    assert proof.plan is not None and (proof.plan["origin"], proof.plan["image"]) == ("observed", "root")
+    assert proof.plan_file == Path("out/files/plan.json") and proof.plan_file.is_file()
+    assert {"nvidia_driver", "observed"} <= set(proof.plan["roles"]) and "event_parser" not in proof.plan["roles"]
 
 
 def test_missing_plan_names_the_command_that_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
