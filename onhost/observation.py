@@ -2,7 +2,7 @@
 
     observation.py [--root /] [--running] < REQUEST
 
-REQUEST is JSON: component → list of sources [kind, target, pattern, text] (gpu_ami/recipes/rules/observed.py). With
+REQUEST is JSON: component → list of sources [kind, target, pattern, text] (gpu_ami/recipes/rules/component.py). With
 --root it reads the files of a tree and runs nothing of it; on the running system (--running) it also asks the kernel,
 programs and libraries. Prints one JSON document. Python 3.6 or newer, standard library alone; changes nothing.
 """

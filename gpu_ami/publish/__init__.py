@@ -5,7 +5,6 @@ release        the image that is published, the tags that say so, and which olde
 sharing        whom an AMI can be shared with, and which keys they may use
 observation    what a region has, and what uses an AMI there
 steps          the steps from what it has to what the policy says
-execution      carries out the steps of a region
 record         publication.json: what was done, and what failed
-publication    publishes a release in all regions of a policy; points `latest` back to an image published before
+publication    carries out the steps in all regions of a policy; points `latest` back to an image published before
 """

@@ -21,7 +21,7 @@ import botocore.session  # imported once for all lines
 
 from gpu_ami import cli, cloud
 from gpu_ami.cloud import Cloud, client, image_parameters, runs
-from gpu_ami.publish import execution, publication
+from gpu_ami.publish import publication
 from gpu_ami.release import keys, verification, verification_place
 from gpu_ami.validate import image_proof, proof
 from gpu_ami.validate.machines import machine, restarts
@@ -45,7 +45,7 @@ def quicken() -> None:
 
     cloud.load_place = load
     runs._BEAT_SECONDS = 0.2
-    execution.POLL_SECONDS = image_parameters.POLL_SECONDS = 0.05
+    publication.POLL_SECONDS = image_parameters.POLL_SECONDS = 0.05
 
 
 def script_machines() -> None:

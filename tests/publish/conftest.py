@@ -15,7 +15,7 @@ from gpu_ami import cli, pipeline
 from gpu_ami.build.image import Build
 from gpu_ami.cloud import ApiAccess, Place, image_parameters
 from gpu_ami.progress import Progress
-from gpu_ami.publish import execution
+from gpu_ami.publish import publication
 from gpu_ami.report import writer
 from localregion.state import ImageRecord
 from tests.localregion.api.test_application import client
@@ -125,7 +125,7 @@ class Account:
 def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(execution, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(publication, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(image_parameters, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(image_parameters, "_READ_BACK_SECONDS", 0.3)
     from moto.backends import get_backend

@@ -11,9 +11,9 @@ import pytest
 from gpu_ami.cloud import Cloud
 from gpu_ami.errors import CloudError, Unreachable
 from gpu_ami.progress import Progress
-from gpu_ami.publish import execution
-from gpu_ami.publish.execution import Execution
+from gpu_ami.publish import publication
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
+from gpu_ami.publish.publication import Execution
 from gpu_ami.publish.release import Image, Release
 from gpu_ami.publish.steps import Step
 from tests.publish.conftest import HOME, OTHER, Account
@@ -34,8 +34,8 @@ def waiting(account: Account, monkeypatch: pytest.MonkeyPatch, states: list[Any]
             raise state
         return [Image("ami-1", "v1", state, reason="the key is gone")] if state else []
 
-    monkeypatch.setattr(execution, "images", looked)
-    monkeypatch.setattr(execution, "POLL_SECONDS", 0)
+    monkeypatch.setattr(publication, "images", looked)
+    monkeypatch.setattr(publication, "POLL_SECONDS", 0)
     return Execution(Cloud(account.place()), RELEASE, POLICY, Progress("quiet"), "ami-1"), seen
 
 
@@ -52,7 +52,7 @@ def test_an_image_counts_as_available_after_several_looks_in_a_row(
 def test_an_outage_during_a_copy_is_not_taken_for_a_lost_image(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "APPEAR_SECONDS", -1)
+    monkeypatch.setattr(publication, "APPEAR_SECONDS", -1)
     outage = [Unreachable("no connection"), CloudError("x", code="InternalError")]
     states = ["pending", *outage, *["available"] * 3]
     run, seen = waiting(account, monkeypatch, states)
@@ -66,12 +66,12 @@ def test_a_copy_that_fails_or_disappears_ends_the_wait(account: Account, monkeyp
         run.carry_out(WAIT)
     assert caught.value.details == ("the key is gone",) and "another copy" in caught.value.hint
     run, _ = waiting(account, monkeypatch, [None])
-    monkeypatch.setattr(execution, "APPEAR_SECONDS", -1)
+    monkeypatch.setattr(publication, "APPEAR_SECONDS", -1)
     with pytest.raises(CloudError, match="ami-1 is not in us-east-1") as caught:
         run.carry_out(WAIT)
     assert "was it deregistered?" in caught.value.hint
     run, _ = waiting(account, monkeypatch, ["pending"])
-    monkeypatch.setattr(execution, "COPY_SECONDS", -1)
+    monkeypatch.setattr(publication, "COPY_SECONDS", -1)
     with pytest.raises(CloudError, match="is pending after 0 s"):
         run.carry_out(WAIT)
 

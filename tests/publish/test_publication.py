@@ -168,7 +168,7 @@ def test_a_pinned_parameter_is_never_moved(account: Account, capsys: pytest.Capt
 def test_ctrl_c_leaves_a_record_and_says_how_to_go_on(
     account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gpu_ami.publish.execution import Execution
+    from gpu_ami.publish.publication import Execution
 
     out = account.build()
     with monkeypatch.context() as patch:

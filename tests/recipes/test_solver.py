@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_ami.recipes.components import chosen, telemetry
+from gpu_ami.recipes.components import chosen, components
 from gpu_ami.recipes.facts.tables import Facts, Sources, load_facts
 from gpu_ami.recipes.rules.resolve_context import Conflict
 from gpu_ami.recipes.solver import best_known_first, remark, seen, solve
@@ -174,7 +174,7 @@ def test_component_of_the_base_ami_needs_no_note() -> None:
 
 
 def test_newest_agent_is_the_newest_whose_build_is_known() -> None:
-    section = telemetry.COMPONENT.written(context("cloudwatch_agent: {version: newest}"), {}, Sources())
+    section = components()["cloudwatch_agent"].written(context("cloudwatch_agent: {version: newest}"), {}, Sources())
     assert section
     assert section["version"] == "1.300072.0"
     assert "/1.300072.0b1766/" in section["url"]

@@ -1,14 +1,12 @@
 """Facts: the tables of variables/facts, each row with its source, and how their versions compare.
 
 tables               the tables, read and checked once; the rows a plan relies on; a site's own rows; architectures
-provisional          rows for versions that a recipe names and the facts do not know
-described_types      rows for instance types that the facts do not know, of what EC2 says of them
+provisional          rows of what the facts do not know: versions that a recipe names, types that EC2 describes
 fact_queries         answers to questions about the facts
 """
 
-from gpu_ami.recipes.facts.described_types import with_described
 from gpu_ami.recipes.facts.provisional import ACCEPTED as UNVERIFIED
-from gpu_ami.recipes.facts.provisional import FROM_TAGS, NO_ROW, with_unknown
+from gpu_ami.recipes.facts.provisional import FROM_TAGS, NO_ROW, with_described, with_unknown
 from gpu_ami.recipes.facts.provisional import NAMES as UNVERIFIED_NAMES
 from gpu_ami.recipes.facts.tables import (
     ARCHITECTURES,

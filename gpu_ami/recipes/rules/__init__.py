@@ -1,13 +1,11 @@
 """The rules between versions, and between the values of a recipe: each is a function that yields conflicts.
 
-component            what a component declares of itself, and of variables of Packer templates
-observed             how a component is observed: the sources of its version in any system
+component            what a component declares of itself, how it is observed, and of variables of Packer templates
 resolve_context      what rules are given: recipe, system, node family, accelerators, facts
 driver               the driver from NVIDIA, the system's archive, GRID's bucket or a base AMI; libraries built on it
 system               rules of instance types, system, node family, accelerators and root volume
 interconnect         rules of EFA, aws-ofi-nccl and NCCL
-kernel_modules       on which kernel series modules are built that are not of the kernel
-incompatibilities    combinations that are known not to work, and what a recipe accepts of them
+incompatibilities    combinations that are known not to work, modules on kernel series; what a recipe accepts
 advisories           security bulletins of what a plan installs
 
 A new rule is a function in one of them and an entry in its `*_RULES`; a rule of one component alone is in its own file
@@ -19,16 +17,28 @@ from gpu_ami.recipes.rules.advisories import notes as advisory_notes
 from gpu_ami.recipes.rules.component import (
     COMMIT,
     COMMIT_OF_TAG,
+    DRIVER,
     LATEST,
     NO_KEYS,
+    PRESENCE,
     Component,
+    Observed,
     OwnLog,
+    Source,
     TemplateVariable,
     Understood,
     built_from_tag,
     commit_is_of_tag,
+    content,
+    file,
     latest,
+    library,
+    module,
+    of_document,
+    package,
     plain,
+    program,
+    record,
     version_kind,
     versioned,
 )
@@ -40,24 +50,16 @@ from gpu_ami.recipes.rules.driver import (
     distribution_has_driver,
     runs_natively,
 )
-from gpu_ami.recipes.rules.incompatibilities import INCOMPATIBILITY_RULES, TELEMETRY_RULES, refusal, unknown_layout
+from gpu_ami.recipes.rules.incompatibilities import (
+    INCOMPATIBILITY_RULES,
+    TELEMETRY_RULES,
+    does_not_build,
+    kernel_module_rule,
+    refusal,
+    unknown_layout,
+)
 from gpu_ami.recipes.rules.incompatibilities import notes as accepted_notes
 from gpu_ami.recipes.rules.interconnect import NETWORK_RULES, bundled_plugin
-from gpu_ami.recipes.rules.kernel_modules import does_not_build, kernel_module_rule
-from gpu_ami.recipes.rules.observed import (
-    DRIVER,
-    PRESENCE,
-    Observed,
-    Source,
-    content,
-    file,
-    library,
-    module,
-    of_document,
-    package,
-    program,
-    record,
-)
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 from gpu_ami.recipes.rules.system import IMAGE_RULES, base_keeps_its_own, has_packages, python_for, volume_has_room
 

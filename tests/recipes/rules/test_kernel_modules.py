@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes.rules.kernel_modules import does_not_build
+from gpu_ami.recipes.rules.incompatibilities import does_not_build
 from gpu_ami.recipes.solver import with_kernel
 from tests.recipes.conftest import context as context_of
 
