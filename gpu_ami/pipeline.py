@@ -366,7 +366,6 @@ def observe_stage(ami: str, session: Session, instance_types: Sequence[str] = ()
     UsageError: no such AMI. CloudError, MachineError, CapacityError.
     """
     from gpu_ami import observe
-    from gpu_ami.validate import observed_machine
 
     image = session.cloud.image(ami)
     if image is None:
@@ -377,9 +376,7 @@ def observe_stage(ami: str, session: Session, instance_types: Sequence[str] = ()
     if disk and disk.is_file() and not boot:
         with session.progress.stage(f"read the files of {ami}"):
             return observe.read_files(disk).named(ami)
-    return observed_machine.observe(
-        ami, image, session.cloud, session.run, session.progress, instance_types=instance_types
-    )
+    return image_proof.observe(ami, image, session.cloud, session.run, session.progress, instance_types=instance_types)
 
 
 def prove_observed(

@@ -1,6 +1,6 @@
 """The proof of an image: machines, restarts, validator processes.
 
-image_proof          boots an AMI on each instance type and runs the validator on every machine
+image_proof          boots an AMI on each instance type, runs the validator on every machine; boots one to observe it
 host_proof           runs the validator on a host that gpu-ami did not launch, or on image files
 proof                what the hosts of a proof share: log groups, one pass of the checks and its progress; the report
 validator_process    the validator as a process: command line, deadline, results
@@ -9,7 +9,6 @@ machines/            an instance: launch, boot, login, restarts, console
 cluster              the machines as nodes of a cluster: refusals, checks of tier TN
 node_services        the services whose nodes they can be: ECS, EKS, ParallelCluster
 golden               golden files: recorded hardware of instance types
-observed_machine     boots an AMI that others built once, to see what is in it
 transcripts          recorded transcripts: what a machine shows, without names, ids and addresses
 hosts                a running machine that somebody else booted: its address, and whether it answers
 machine_group        several machines of one type: launch, boots, checks of tier T4

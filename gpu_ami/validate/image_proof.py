@@ -1,11 +1,13 @@
 """The proof of an AMI: boots it on each instance type, side by side; checks every machine, also after restarts.
 
-Each machine is terminated as soon as its own proof has ended; the report is on disk before that.
+Each machine is terminated as soon as its own proof has ended; the report is on disk before that. An AMI that others
+built is booted once, to see what is in it: the proof's plan is made of what was read.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,10 +15,12 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpu_ami import observe as observing
 from gpu_ami.cloud import Cloud, capacity, key_name, login, placement_groups, runs
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.plan import cost
 from gpu_ami.process import UnderWay
+from gpu_ami.progress import Progress
 from gpu_ami.report import HostReport, LaunchAttempt, Report
 from gpu_ami.validate import cluster, machine_group
 from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restart, restarts
@@ -35,6 +39,8 @@ from gpu_ami.validate.recorder import HostRecord, Recorder
 from gpu_ami.validate.validator_process import Target
 
 if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import ImageTypeDef
+
     from gpu_ami.recipes import PlanDocument
 
 
@@ -340,3 +346,46 @@ def _keep_console(proof: Proof, cloud: Cloud, host: HostRecord, after: str = "")
     judged = console.keep(cloud, report.instance_id, folder, after)
     if report.checks:
         host.report = host.report.with_checks(judged)
+
+
+# Words of an AMI's name or description → its login user. What none of them names is tried as ec2-user.
+_USERS = {
+    "ubuntu": "ubuntu", "debian": "admin", "rocky": "rocky", "alma": "ec2-user", "rhel": "ec2-user",
+    "centos": "centos", "bottlerocket": "ec2-user",
+}  # fmt: skip
+_DEFAULT_TYPES = {"x86_64": "g5.12xlarge", "arm64": "g5g.xlarge"}
+
+
+def login_user(image: ImageTypeDef) -> str:
+    """The login user of an AMI, by its name and description."""
+    told: Any = image
+    text = " ".join(str(told.get(key, "")) for key in ("Name", "Description", "PlatformDetails")).lower()
+    return next((user for word, user in _USERS.items() if word in text), "ec2-user")
+
+
+def observe(
+    ami: str,
+    image: ImageTypeDef,
+    cloud: Cloud,
+    run: runs.Run,
+    progress: Progress,
+    *,
+    instance_types: Sequence[str] = (),
+) -> observing.Observation:
+    """Boots it once, waits for the end of the boot, reads it, and terminates it. CloudError, MachineError."""
+    require_interface(cloud.place.login.ssh_interface)
+    instance_type = (instance_types or [_DEFAULT_TYPES.get(str(image.get("Architecture")), "g5.12xlarge")])[0]
+    cancelled = threading.Event()
+    tags = dict(cloud.place.tags) | run.tags(recipe=ami)
+    with ExitStack() as stack:
+        key = stack.enter_context(login.temporary_key(cloud, run, tags))
+        with progress.stage(f"launch {instance_type} of {ami}"):
+            one = launch.launch_of(
+                cloud, run, ami=ami, instance_type=instance_type, key=key, tags=tags, cancelled=cancelled
+            )
+            instance_id = stack.enter_context(launch.launched(cloud, one, run))
+        boot = Boot(cloud, run, login_user(image), progress, cancelled)
+        with progress.stage(f"boot {instance_type}"):
+            machine = boot.follow(instance_id, instance_type)
+        with progress.stage(f"read {instance_id}"):
+            return observing.read_host(boot.target(machine)).named(ami)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpu_ami.validate import observed_machine
+from gpu_ami.validate import image_proof
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef
@@ -22,4 +22,4 @@ if TYPE_CHECKING:
     ],
 )
 def test_login_user_is_that_of_the_ami(image: ImageTypeDef, user: str) -> None:
-    assert observed_machine.login_user(image) == user
+    assert image_proof.login_user(image) == user
