@@ -38,6 +38,8 @@ LIBRARY_FOLDERS = (
     "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/opt/amazon/efa/lib*", "/opt/amazon/ofi-nccl/lib*",
     "/opt/amazon/ofi-nccl/lib/*-linux-gnu", "/opt/nvidia/*/lib*", "/opt/intel/oneapi/mkl/*/lib", "/opt/aws/neuron/lib",
 )  # fmt: skip
+# Packages of container runtimes (runtimes.names in variables/facts/advisories.yml).
+RUNTIMES = ("containerd", "containerd.io", "docker", "docker-ce", "docker.io", "moby-engine", "runc")
 NVIDIA_SMI = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/libexec/nvidia/tesla/bin/nvidia-smi")
 
 
@@ -369,6 +371,7 @@ def observe(root: str, running: bool, request: Dict[str, List[List[str]]]) -> Di
         "settings": dict(
             settings(tree, units), of_linux_for={name: observer.modules.kernels_with(name) for name in OF_LINUX},
             uvm_for=observer.modules.kernels_with("nvidia_uvm", "nvidia_current_uvm"),
+            runtime_packages={row["name"]: row["version"] for row in observer.packages if row["name"] in RUNTIMES},
         ),
         "devices": gpu_files(tree, running),
     }  # fmt: skip

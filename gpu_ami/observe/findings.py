@@ -23,7 +23,7 @@ from gpu_ami.observe.captures import (
 from gpu_ami.observe.observation import Found, Observation, same
 from gpu_ami.recipes import remark_found
 from gpu_ami.recipes.facts import Facts, Sources, at_least, branch
-from gpu_ami.recipes.rules import Conflict, ResolveContext, Rule
+from gpu_ami.recipes.rules import Conflict, ResolveContext, Rule, runtime_advisories
 
 # Rules on where a build takes its packages from and how: an image that is there has them already.
 _OF_BUILDS = frozenset(
@@ -93,6 +93,7 @@ def findings_of(observation: Observation, facts: Facts, context: ResolveContext 
         *_modules(observation),
         *_companions(observation),
         *_containers(observation),
+        *_runtimes(observation, facts),
         *_agent(observation, facts),
         *_configuration(observation),
         *_captures(observation),
@@ -241,6 +242,28 @@ def _containers(observation: Observation) -> Iterator[Finding]:
         )
         advice = "set it to false; it is for rootless containers alone"
         yield Finding("no-cgroups", Level.WARNING, "container_toolkit", text, _MANUALS["rootless"], advice)
+
+
+def _runtimes(observation: Observation, facts: Facts) -> Iterator[Finding]:
+    """Container runtimes without the fix of a security bulletin, or of which it is not known that they have it."""
+    packages = observation.settings.get("runtime_packages") or {}  # an earlier version did not read them
+    system = observation.system(facts)[0]
+    lacking = list(runtime_advisories(facts, system, packages))
+    for name in dict.fromkeys(package for package, *_ in lacking):
+        for certain in (True, False):
+            of_name = [one for one in lacking if one[0] == name and one[2] is certain]
+            if not of_name:
+                continue
+            shown = "; ".join(text for _, text, *_ in of_name)
+            text = f"{name} {packages[name]} lacks fixes of security bulletins: {shown}"
+            if not certain:
+                text = f"{name} {packages[name]} is older than releases with fixes of security bulletins: {shown}"
+            advice = (
+                "upgrade it" if certain else "ask the tracker of the system's vendor, who may have put them into it"
+            )
+            source = "; ".join(dict.fromkeys(row["source"] for *_, row in of_name))
+            level = Level.WARNING if certain else Level.NOTE
+            yield Finding("runtime-advisory", level, "container_toolkit", text, source, advice)
 
 
 def _agent(observation: Observation, facts: Facts) -> Iterator[Finding]:

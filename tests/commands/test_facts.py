@@ -43,9 +43,9 @@ def test_each_question_is_answered_with_its_sources(
 
 
 def test_text_names_units_and_unverified_sources(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["facts", "g6e.12xlarge"]) == 0
+    assert cli.main(["facts", "p6e-gb200.36xlarge"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "EFA interfaces: 1" in lines
+    assert "EFA interfaces: 17" in lines
     assert any(line.startswith("source: ") and line.endswith("not verified)") for line in lines)
 
 

@@ -276,3 +276,21 @@ def test_fault_is_found(name: str, tmp_path: Path) -> None:
 def test_four_fifths_of_the_faults_are_found() -> None:
     found = [expected for _, expected in FAULTS.values() if expected]
     assert len(found) >= 0.8 * len(FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("system", "version", "level"),
+    [
+        ("debian12", "1.1.5+ds1-1+deb12u1", Level.NOTE),  # Debian may have put the fix into it
+        ("ubuntu2404", "1.3.0-0ubuntu2~24.04.1", Level.WARNING),  # Ubuntu's own fixed version is newer
+        ("ubuntu2404", "1.3.3-0ubuntu1~24.04.2", None),
+    ],
+)
+def test_a_runtime_without_the_fix_of_a_bulletin_is_found(
+    system: str, version: str, level: Level | None, tmp_path: Path
+) -> None:
+    image = foreign.Image(tmp_path / "root", system, kernels=(KERNEL,))
+    image.install("runc", version=version)
+    found = [one for one in findings(image.done()) if one.id == "runtime-advisory"]
+    assert [one.level for one in found] == ([level] if level else [])
+    assert all("CVE-2025-31133 (high) is fixed in" in one.text for one in found)

@@ -16,7 +16,7 @@ from localregion.mirror.table import REPLICAS
 from localregion.replicas.cloudwatch_agent.cwagent import configuration
 from localregion.replicas.cloudwatch_agent.cwagent import gpu as agent_gpu
 from localregion.replicas.nvidia_driver.nvidia_smi.smi.cli import main
-from localregion.replicas.nvidia_driver.nvidia_smi.smi.driver import NVLINK
+from localregion.replicas.nvidia_driver.nvidia_smi.smi.driver import CUDA_VERSION, NVLINK
 
 from .conftest import A10G, A100, VERSION
 
@@ -31,6 +31,18 @@ def smi(root: str, *words: str, own: str = VERSION, now: float = NOW) -> tuple[i
 
 def rows(text: str) -> list[list[str]]:
     return [line.split(", ") for line in text.splitlines()]
+
+
+def test_drivers_show_the_cuda_of_their_branch() -> None:
+    """nvidia-smi and libcuda of each branch of the facts; an image with both on a newer branch failed its checks."""
+    branches = {name: str(row["highest_cuda"]) for name, row in load_facts().nvidia_drivers["branches"].items()}
+    assert {name: cuda for name, cuda in branches.items() if int(name) >= 535} == {
+        name: cuda for name, cuda in CUDA_VERSION.items() if name in branches
+    }
+    source = (REPLICAS / "nvidia_driver/libcuda/version.c").read_text("utf-8")
+    table = {branch: f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}" for branch, cuda in
+             re.findall(r"{(\d{3}), (\d{5})}", source)}  # fmt: skip
+    assert {name: table[name] for name in branches} == branches
 
 
 def test_list_of_gpus(machine: Machine) -> None:

@@ -12,7 +12,7 @@ A new rule is a function in one of them and an entry in its `*_RULES`; a rule of
 (gpu_ami/recipes/components).
 """
 
-from gpu_ami.recipes.rules.advisories import SEVERITIES, advisory_rule
+from gpu_ami.recipes.rules.advisories import SEVERITIES, advisory_rule, runtime_advisories
 from gpu_ami.recipes.rules.advisories import notes as advisory_notes
 from gpu_ami.recipes.rules.component import (
     COMMIT,
@@ -113,6 +113,7 @@ __all__ = [
     "record",
     "refusal",
     "runs_natively",
+    "runtime_advisories",
     "unknown_layout",
     "version_kind",
     "versioned",

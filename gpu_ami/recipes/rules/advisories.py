@@ -1,10 +1,14 @@
-"""Security bulletins of what a plan installs (facts/advisories.yml): noted, or refused where the recipe asks for it."""
+"""Security bulletins of what a plan installs (facts/advisories.yml): noted, or refused where the recipe asks for it.
+
+Of container runtimes, which no recipe chooses: whether an image's packages have the fixes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
-from gpu_ami.recipes.facts import Row, at_least, branch
+from gpu_ami.recipes.facts import Facts, Row, at_least, branch, parts
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 
 SEVERITIES = ("medium", "high", "critical")
@@ -30,6 +34,32 @@ def _had_ended(context: ResolveContext, version: str, row: Row) -> bool:
     of_branch = context.facts.nvidia_drivers["branches"].get(branch(version), {})
     is_older = int(branch(version)) < max(map(int, row["fixed"]))
     return is_older and str(of_branch.get("end_of_support", "9999")) < str(row.get("published", ""))
+
+
+def runtime_advisories(facts: Facts, system: str, packages: Mapping[str, str]) -> Iterator[tuple[str, str, bool, Row]]:
+    """Bulletins of container runtimes whose fix an image's packages lack: package, what to say, whether it is certain.
+
+    packages: name → the whole version. Not certain: the version is older than upstream's fix, and the system's vendor
+    may have put the fix into it.
+    """
+    table = facts.advisories["runtimes"]
+    for name, full in packages.items():
+        release = full.rpartition(":")[2]  # without the epoch
+        upstream = re.split(r"[-+~]", release, maxsplit=1)[0]
+        for row in table["rows"].values():
+            if name not in table["names"][row["project"]] or not upstream[:1].isdigit():
+                continue
+            own = row.get("packages", {}).get(system)
+            if not _is_before(upstream, row["fixed"]) or (own and parts(release) >= parts(own)):
+                continue
+            fix = own or " and ".join(row["fixed"])
+            yield name, f"{row['cve']} ({row['severity']}) is fixed in {fix}", bool(own), row
+
+
+def _is_before(version: str, fixed: Sequence[str]) -> bool:
+    """Whether a release is older than the fix of its series; of a series without one, than the newest fix."""
+    of_series = [fix for fix in fixed if parts(fix)[:2] == parts(version)[:2]]
+    return not at_least(version, of_series[0] if of_series else max(fixed, key=parts))
 
 
 def notes(context: ResolveContext, versions: Mapping[str, str]) -> Iterator[str]:

@@ -7,7 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from gpu_ami.recipes.facts.tables import load_facts
-from gpu_ami.recipes.rules.advisories import SEVERITIES, notes, open_advisories
+from gpu_ami.recipes.rules.advisories import SEVERITIES, notes, open_advisories, runtime_advisories
+from onhost import observation
 
 FACTS = load_facts()
 
@@ -51,3 +52,33 @@ def test_a_plan_has_one_note_for_each_component() -> None:
         "nvidia_driver 580.126.09 lacks fixes of 2 security bulletins: CVE-2026-24187 (high) is fixed in 580.159.03 "
         "(nvidia-5821); CVE-2026-47501 (high) is fixed in 580.178.04 (nvidia-5861): variables/facts/advisories.yml"
     )
+
+
+@pytest.mark.parametrize(
+    ("system", "package", "version", "lacks"),
+    [
+        ("ubuntu2404", "runc", "1.3.0-0ubuntu2~24.04.1", {"CVE-2025-31133": True}),
+        ("ubuntu2404", "runc", "1.3.3-0ubuntu1~24.04.2", {}),
+        ("debian12", "runc", "1.1.5+ds1-1+deb12u1", {"CVE-2024-21626": False, "CVE-2025-31133": False}),
+        ("al2023", "runc", "1.1.11-1.amzn2023.0.1", {"CVE-2025-31133": False}),  # AL2023 put the first into 1.1.11
+        ("al2023", "runc", "4:1.3.4-5.amzn2023.0.2", {}),
+        ("al2023", "containerd", "2.1.4-1.eks.amzn2023.0.1", {"CVE-2024-25621": False, "CVE-2026-53488": False}),
+        ("al2023", "containerd", "2.2.5-1.amzn2023.0.1", {}),
+        ("ubuntu2404", "containerd.io", "2.4.1-1~ubuntu.24.04~noble", {}),
+        ("ubuntu2404", "docker-ce", "5:29.3.0-1~ubuntu.24.04~noble", {"CVE-2026-34040": False}),
+        ("al2023", "docker", "25.0.16-1.amzn2023.0.4", {"CVE-2026-34040": False}),
+        ("al2023", "podman", "1.0-1", {}),
+    ],
+)
+def test_a_runtime_below_the_fix_of_its_series_is_named(
+    system: str, package: str, version: str, lacks: dict[str, bool]
+) -> None:
+    found = runtime_advisories(FACTS, system, {package: version})
+    assert {row["cve"]: certain for _, _, certain, row in found} == lacks
+
+
+def test_the_reading_program_asks_for_the_runtimes_of_the_table() -> None:
+    names = FACTS.advisories["runtimes"]["names"].values()
+    assert sorted(observation.RUNTIMES) == sorted(name for of_project in names for name in of_project)
+    rows = FACTS.advisories["runtimes"]["rows"].values()
+    assert {row["severity"] for row in rows} <= set(SEVERITIES)

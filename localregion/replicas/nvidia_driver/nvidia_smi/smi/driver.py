@@ -16,6 +16,8 @@ CUDA_VERSION = {
     "590": "13.1",
     "595": "13.2",
     "610": "13.3",
+    "615": "13.4",
+    "620": "13.5",
 }
 # First branch of the drivers whose `-q -x` names this DTD (telegraf#15279: 525.147.05; amazon-cloudwatch-agent#2146).
 SCHEMAS = ((580, "v13"), (525, "v12"), (0, "v11"))
