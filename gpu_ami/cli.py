@@ -87,7 +87,8 @@ def _require_values(words: Sequence[str]) -> None:
             raise UsageError(f"{place}: expected a value, got an empty text", hint="is a shell variable not set?")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; it imports every command."""
     parser = _Parser(
         prog="gpu-ami",
         description="Builds GPU AMIs, boots them, proves metrics, logs and Xid capture, and certifies the result.",
@@ -114,10 +115,14 @@ def _common_options(parser: argparse.ArgumentParser, default: object = False) ->
     }
     for names, text in options.items():
         group.add_argument(*names, action="store_true", default=default, help=text)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):  # `region status --json`: what stands before the verb stays
-            for verb in set(action.choices.values()):
-                _common_options(verb, argparse.SUPPRESS)
+    for verb in set(verbs_of(parser).values()):  # `region status --json`: what stands before the verb stays
+        _common_options(verb, argparse.SUPPRESS)
+
+
+def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of a command's verbs by name. argparse has no public way to them."""
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: verb for action in actions for name, verb in action.choices.items()}
 
 
 def _is_terminal(stream: IO[str]) -> bool:
@@ -237,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     try:
         _require_values(words)
-        args = _parser().parse_args(words)
+        args = make_parser().parse_args(words)
     except UsageError as error:
         return _reported(error, "--json" in words)
     end_as_by_ctrl_c()

@@ -19,14 +19,14 @@ from gpu_ami.errors import UsageError
 
 VARIABLE = "GPU_AMI_OUT_HELD"
 _FILE = ".lock"
-_held: dict[Path, IO[str]] = {}
+held_locks: dict[Path, IO[str]] = {}
 
 
 def hold(out: Path) -> None:
     """Keeps `out`, which is made, for this process until `release`. UsageError: another command writes to it."""
     out.mkdir(parents=True, exist_ok=True)
     folder = out.resolve()
-    if folder in _held or str(folder) in os.environ.get(VARIABLE, "").split(os.pathsep):
+    if folder in held_locks or str(folder) in os.environ.get(VARIABLE, "").split(os.pathsep):
         return
     handle = _open(folder / _FILE)
     try:
@@ -40,8 +40,8 @@ def hold(out: Path) -> None:
     handle.truncate(0)
     json.dump({"pid": os.getpid(), "since": round(time.time())}, handle)
     handle.flush()
-    _held[folder] = handle
-    os.environ[VARIABLE] = os.pathsep.join(map(str, _held))
+    held_locks[folder] = handle
+    os.environ[VARIABLE] = os.pathsep.join(map(str, held_locks))
 
 
 def _open(path: Path) -> IO[str]:
@@ -77,8 +77,8 @@ def _described(text: str) -> str:
 
 def release() -> None:
     """At the end of a command."""
-    for handle in _held.values():
+    for handle in held_locks.values():
         handle.close()
-    if _held:
-        _held.clear()
+    if held_locks:
+        held_locks.clear()
         os.environ.pop(VARIABLE, None)

@@ -131,7 +131,7 @@ def build_stage(
     with session.progress.stage(f"build {plan.image}"):
         if session.builder_note:
             session.progress.note(session.builder_note)
-        made = _build_within(plan, out, session, root, checked, layered=layered)
+        made = build_within(plan, out, session, root, checked, layered=layered)
         session.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
     session.region.note_use(made.ami, out)
     return made
@@ -150,7 +150,7 @@ def explain_layers(plan: Plan, out: Path, session: Session) -> list[layering.Lay
     return layering.explain(session.cloud, layering.cut(plan, base, session.place, data_root()), before)
 
 
-def _build_within(
+def build_within(
     plan: Plan,
     out: Path,
     session: Session,
@@ -338,7 +338,7 @@ def require_rest(plan: Plan, decided: ProofPlan, session: Session) -> None:
 def validate_stage(plan: Plan, ami: str, out: Path, session: Session, decided: ProofPlan) -> document.Report:
     """plan.json + an AMI → report.json, junit.xml, evidence/, as it was decided."""
     session.region.note_use(ami, out)
-    proof = _proof_of(plan, ami, out, session, decided.options)
+    proof = proof_of(plan, ami, out, session, decided.options)
     files = _files_of(plan, ami, session)
     look = functools.partial(host_proof.check, proof, files.path) if files.path else None
     types = decided.instance_types
@@ -352,7 +352,7 @@ def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, aske
     CloudError: the files cannot be read here.
     """
     session.region.note_use(ami, out)
-    proof = _proof_of(plan, ami, out, session, asked)
+    proof = proof_of(plan, ami, out, session, asked)
     files = _files_of(plan, ami, session)
     if files.path is None:
         raise CloudError(f"the files of {ami} cannot be checked: {files.reason}")
@@ -412,7 +412,7 @@ def _files_of(plan: Plan, ami: str, session: Session) -> host_proof.Files:
     return host_proof.find(images, ami)
 
 
-def _proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> Proof:
+def proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> Proof:
     """The proof of an AMI in the session's place, with the layers of its build."""
     plan_file, built = out / PLAN_FILE, _layers_of(ami, out)
     suite = layering.files_digest([*_SUITE, *site_checks(plan.document, plan_file), *asked.checks])

@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0
 ChildProcess = subprocess.Popen[bytes]
 # Every process of `run` that has not ended: what Ctrl-C in the main thread must end although other threads wait for it.
-_running: set[subprocess.Popen[bytes]] = set()
+running_processes: set[subprocess.Popen[bytes]] = set()
 # Resolved once in the parent: looking it up between fork and exec could take a lock another thread holds.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -201,7 +201,7 @@ def stop(
 
 def stop_all() -> None:
     """Ends every process that some thread's `run` waits for; those calls then return or raise."""
-    for process in tuple(_running):
+    for process in tuple(running_processes):
         stop(process)
 
 
@@ -238,7 +238,7 @@ def run(  # noqa: PLR0913
         stderr=subprocess.STDOUT if on_line else subprocess.PIPE,
         death_signal=stop_with,
     )
-    _running.add(process)
+    running_processes.add(process)
     if on_start:
         on_start(process)
     expired = threading.Event()
@@ -262,7 +262,7 @@ def run(  # noqa: PLR0913
         raise
     finally:
         watchdog.cancel()
-        _running.discard(process)
+        running_processes.discard(process)
     done = Completed(words, process.returncode, out, err, time.monotonic() - started)
     if expired.is_set():
         raise error(f"{words[0]} did not complete within {timeout:.0f} s", details=describe(done))

@@ -16,7 +16,7 @@ CLUSTER_ADDRESS = "169.254.169.250"  # the API server of the EKS cluster, on por
 ARCHIVES = f"http://{MIRROR_ADDRESS}/archive"
 
 # 2222 by preference; the others for hosts where something listens on that port of all addresses.
-_SSH_PORTS = (2222, 22022, 22122)
+SSH_PORTS = (2222, 22022, 22122)
 _FIRST, _LAST = 20, 219
 
 
@@ -31,7 +31,7 @@ class Network:
 
 def claim_network() -> Network:
     """Claims the first free /16. CloudError: none is free."""
-    for port in _SSH_PORTS:
+    for port in SSH_PORTS:
         for second in range(_FIRST, _LAST + 1):
             claim = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:

@@ -296,7 +296,7 @@ def main(argv: list[str]) -> int:
 
 
 _read = JSONFileLoader.load_file
-_kept: dict[str, Any] = {}  # by path, without its suffix
+read_files: dict[str, Any] = {}  # by path, without its suffix
 
 
 def read_once() -> None:
@@ -305,12 +305,12 @@ def read_once() -> None:
 
 
 def _load_file(self: JSONFileLoader, file_path: str) -> Any:
-    if file_path not in _kept:
+    if file_path not in read_files:
         content = _read(self, file_path)
         if content is None:  # no such file in this one of the loader's folders
             return None
-        _kept[file_path] = content
-    return _kept[file_path]
+        read_files[file_path] = content
+    return read_files[file_path]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -359,92 +358,13 @@ def called_name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-# What tests still read: a list that may only become shorter. argparse, botocore and moto have no public way to it.
-_READ_PRIVATE: Mapping[str, tuple[str, ...]] = {
-    "tests/build/test_builder.py": ("_THROTTLED_SECONDS", "_require_launch", "_require_launch"),
-    "tests/build/test_launched_builder.py": ("_POLL_SECONDS",),
-    "tests/build/test_packer.py": (
-        "_CLEANUP_SECONDS",
-        "_SOCKET",
-        "_SOCKET",
-        "_SOCKET",
-        "_SOCKET",
-        "_failure",
-        "_short",
-        "_short",
-    ),
-    "tests/fleet/test_systems_manager.py": ("_invocations", "_invocations"),
-    "tests/cloud/foreign_answers.py": ("_clients",),
-    "tests/cloud/preflight/test_account.py": ("_launch_request", "_time"),
-    "tests/cloud/preflight/test_foreign_answers.py": ("_run", "_run"),
-    "tests/cloud/preflight/test_login.py": ("_JUMP_SECONDS", "_jump_host", "_jump_host"),
-    "tests/cloud/preflight/test_place.py": (
-        "_described",
-        "_members",
-        "_quota",
-        "_running_vcpus",
-        "_ssh_ingress",
-        "_ssh_ingress",
-    ),
-    "tests/cloud/test_client.py": (
-        "_POLL_SECONDS",
-        "_run_instances",
-        "_run_instances",
-        "_run_instances",
-        "_run_instances",
-    ),
-    "tests/cloud/test_images.py": ("_POLL_SECONDS", "_POLL_SECONDS"),
-    "tests/cloud/test_odd_answers.py": ("_RETRY_SECONDS",),
-    "tests/cloud/test_runs.py": ("_BEAT_SECONDS",),
-    "tests/cloud/test_sweep.py": ("_IN_USE_SECONDS", "_remove"),
-    "tests/commands/test_doctor.py": ("_simulate",),
-    "tests/commands/test_facts.py": ("_apply", "_ask", "_ask", "_tested"),
-    "tests/commands/test_faults.py": ("_MACHINES", "_try_on_machines"),
-    "tests/commands/test_init.py": ("_parser",),
-    "tests/commands/test_pipelines_page.py": ("_EPILOG", "_parser", "_parser", "_parser"),
-    "tests/commands/test_sources.py": ("_ask",),
-    "tests/faults/test_trials.py": ("_connect", "_connect"),
-    "tests/killed_driver/commands.py": ("_parser",),
-    "tests/localregion/backends/test_backends.py": ("_named", "_parameters"),
-    "tests/localregion/images/test_store.py": ("_fsync",),
-    "tests/localregion/machines/test_parts.py": ("_DEADLINE_SECONDS",),
-    "tests/localregion/mirror/test_prepare_mirror.py": ("_status",),
-    "tests/localregion/rehearsal/test_candidates.py": ("_SYSTEMS",),
-    "tests/localregion/test_conditions_table.py": ("_ingress_on_error",),
-    "tests/localregion/test_daemon.py": ("_kept",),
-    "tests/localregion/test_host.py": ("_SSH_PORTS", "_SSH_PORTS"),
-    "tests/localregion/test_stages_under_conditions.py": ("_snapshots",),
-    "tests/plan/test_document.py": ("_dollars", "_dollars"),
-    "tests/publish/conftest.py": ("_READ_BACK_SECONDS",),
-    "tests/replicas/test_cloudwatch_agent.py": ("_FIRST_WAIT", "_computed", "_warned"),
-    "tests/replicas/test_container_toolkit.py": ("_dumped",),
-    "tests/test_aws_clients.py": ("_alias_event_name",),
-    "tests/test_cli.py": ("_SubParsersAction", "_actions", "_actions", "_parser", "_parser"),
-    "tests/test_out_lock.py": ("_held",),
-    "tests/test_pipeline.py": ("_build_within", "_build_within", "_build_within", "_proof_of", "_proof_of"),
-    "tests/test_process.py": ("_running",),
-    "tests/test_workflows.py": ("_parser",),
-    "tests/validate/conftest.py": ("_POLL_SECONDS",),
-    "tests/validate/machines/test_machine.py": ("_compare_with_console", "_compare_with_console"),
-    "tests/validate/machines/test_restarts.py": ("_START_ROUND_SECONDS",),
-    "tests/validate/machines/test_watch.py": ("_ended", "_thread", "_thread", "_thread"),
-    "tests/validate/test_image_proof.py": ("_boot_id", "_prove_host", "_prove_host", "_prove_host"),
-    "tests/validate/test_machine_group.py": ("_on_trouble",),
-    "tests/validate/test_proof_log_groups.py": ("_POLL_SECONDS",),
-    "tests/validator/test_aws.py": ("_THROTTLED_ERROR_CODES",),
-    "tests/validator/transport/test_shell.py": ("_BUILTIN", "_evaluated"),
-}
-
-
 def test_tests_read_no_private_names_of_other_modules() -> None:
     """A test goes through the public function; a helper that is a unit of its own has a public name."""
     sample = "from a import _b\nx._y; self._z; os._exit; d._replace(e=1); patch.setattr('m.n._o', 1)\ndef _f(): a._f"
     assert private_reads(ast.parse(sample)) == ["_b", "_o", "_y"]
     tests = [name for name in tracked() if name.startswith("tests/") and name.endswith(".py")]
     found = {name: tuple(read) for name in tests if (read := private_reads(ast.parse((ROOT / name).read_text())))}
-    new = {name: read for name, read in found.items() if Counter(read) - Counter(_READ_PRIVATE.get(name, ()))}
-    assert new == {}, "test through the public function, or make the helper public"
-    assert found == _READ_PRIVATE, "shorten the list"
+    assert found == {}, "test through the public function, or make the helper public"
 
 
 # What a text cites as a file of the project: begins with a folder of it and ends as a file does.

@@ -19,17 +19,20 @@ from gpu_ami.region import provider
 
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
-    actions = [one for one in cli._parser()._actions if isinstance(one, argparse._SubParsersAction)]
-    return dict(actions[0].choices)
+    return cli.verbs_of(cli.make_parser())
 
 
 def test_every_command_teaches() -> None:
+    class Lister(argparse.RawDescriptionHelpFormatter):
+        def add_argument(self, action: argparse.Action) -> None:
+            assert action.help, f"{self._prog}: {action.dest} is not explained"
+            super().add_argument(action)
+
     for name, parser in subcommands().items():
+        parser.formatter_class = Lister
         text = parser.format_help()
         assert parser.epilog, f"gpu-ami {name} --help shows no examples or background"
         assert "--json" in text and "--debug" in text, name
-        for action in parser._actions:
-            assert action.help, f"gpu-ami {name}: {action.dest} is not explained"
 
 
 def test_the_line_is_all_there() -> None:
@@ -128,7 +131,7 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_output_options_of_a_verb() -> None:
-    parse = cli._parser().parse_args
+    parse = cli.make_parser().parse_args
     assert parse(["region", "status", "--json", "-q"]).json is True
     before = parse(["region", "--json", "status"])
     assert before.json is True and before.quiet is False

@@ -23,7 +23,7 @@ def test_a_folder_is_held_until_release(tmp_path: Path) -> None:
 
 def test_another_holder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out_lock.hold(tmp_path)
-    monkeypatch.setattr(out_lock, "_held", {})  # as in another process
+    monkeypatch.setattr(out_lock, "held_locks", {})  # as in another process
     monkeypatch.delenv(out_lock.VARIABLE)
     with pytest.raises(UsageError, match=rf"another gpu-ami writes to this folder: pid {os.getpid()}, for \d+ s"):
         out_lock.hold(tmp_path)

@@ -287,7 +287,7 @@ def test_what_cannot_be_proven_is_refused_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, asked: Any, opened: Session, told: str
 ) -> None:
     monkeypatch.setattr(pipeline, "build_stage", lambda *_, **__: pytest.fail("built"))
-    monkeypatch.setattr(pipeline, "_proof_of", lambda *_: pytest.fail("proven"))
+    monkeypatch.setattr(pipeline, "proof_of", lambda *_: pytest.fail("proven"))
     options = ProofOptions(**asked)
     file = RECIPE.with_name(f"{recipe}.yml")
     building, certifying = pipeline.BuildOptions(), pipeline.CertificateOptions()
@@ -373,9 +373,9 @@ def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest
     own.budget.max_cost = 2.0
     price = cost.hourly_usd(builder)
     assert price
-    pipeline._build_within(plan, tmp_path, own, tmp_path, None)
+    pipeline.build_within(plan, tmp_path, own, tmp_path, None)
     assert limits == [pytest.approx(2.0 / price * 3600)] and own.budget.spent == pytest.approx(1.0)
-    pipeline._build_within(plan, tmp_path, own, tmp_path, None)  # half of what is left
+    pipeline.build_within(plan, tmp_path, own, tmp_path, None)  # half of what is left
     assert own.budget.spent == pytest.approx(1.5)
     with pytest.raises(UsageError, match=r"the build has cost 1\.50 USD"):
         pipeline.require_rest(plan, replace(decided, options=ProofOptions(max_cost=2.0)), own)
@@ -386,7 +386,7 @@ def test_the_machines_of_a_proof_may_cost_what_the_builder_left(tmp_path: Path) 
     own.budget.spent = 1.5
     plan = pipeline.plan_stage(RECIPE, [], tmp_path, own)
     asked = ProofOptions(max_cost=2.0, nodes=2)
-    proof = pipeline._proof_of(plan, "ami-1", tmp_path, own, asked)
+    proof = pipeline.proof_of(plan, "ami-1", tmp_path, own, asked)
     assert (proof.options.max_cost, proof.spent, proof.options.nodes) == (2.0, 1.5, 2)
 
 
@@ -402,7 +402,7 @@ def test_a_builder_that_costs_too_much_is_ended(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(image, "build_image", build)
     with pytest.raises(CloudError, match=r"--max-cost 0\.01: the builder .* was ended") as caught:
-        pipeline._build_within(make_plan(RECIPE, AWS), tmp_path, own, tmp_path, None)
+        pipeline.build_within(make_plan(RECIPE, AWS), tmp_path, own, tmp_path, None)
     assert caught.value.exit_code == 4
 
 

@@ -99,7 +99,7 @@ def test_stop_all_ends_what_another_thread_waits_for() -> None:
         target=lambda: found.append(process.run(["sleep", "60"], timeout=60, check=False).returncode)
     )
     thread.start()
-    while not process._running:
+    while not process.running_processes:
         time.sleep(0.01)
     process.stop_all()
     thread.join(10)

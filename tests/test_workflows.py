@@ -439,7 +439,7 @@ def test_examples_of_other_systems_are_understood(tmp_path: Path) -> None:
     for line in commands:
         for variable, value in values.items():
             line = line.replace(variable, value)
-        cli._parser().parse_args(line.replace('"', "").split())
+        cli.make_parser().parse_args(line.replace('"', "").split())
     assert {"matrix", "build", "validate", "merge"} <= {line.split()[0] for line in commands}
     for number, block in enumerate(gitlab):
         (tmp_path / f"{number}.yml").write_text(block)

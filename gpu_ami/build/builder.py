@@ -133,7 +133,7 @@ _NO_PACKAGE = re.compile(
 )
 _NO_LOGIN = "Timeout waiting for SSH"  # Packer's message
 # Waits after which Packer is started again where AWS throttled a call that Packer does not retry.
-_THROTTLED_SECONDS = (5.0, 15.0, 45.0)
+THROTTLED_SECONDS = (5.0, 15.0, 45.0)
 
 
 @dataclass
@@ -210,7 +210,7 @@ class Builder:
             if len(self._instances) > had:
                 self.machines.append(cost.MachineTime(instance_type, time.monotonic() - started))
 
-    def _require_launch(self, source_ami: str, program: packer.Packer) -> None:
+    def require_launch(self, source_ami: str, program: packer.Packer) -> None:
         """CloudError before Packer starts where EC2 would refuse the builder, such as one without IMDSv2 (dry run)."""
         if not self.cloud.place.answers_preflight:
             return
@@ -245,7 +245,7 @@ class Builder:
         return min(self.seconds - (time.monotonic() - self._started), packer.BUILD_SECONDS)
 
     def _run_packer(self, variables: Mapping[str, str], records: Path | None) -> packer.Made:
-        for seconds in _THROTTLED_SECONDS:
+        for seconds in THROTTLED_SECONDS:
             had = len(self._instances)
             try:
                 return self._start_packer(variables, records)
@@ -259,7 +259,7 @@ class Builder:
     def _start_packer(
         self, variables: Mapping[str, str], records: Path | None, template: str | None = None
     ) -> packer.Made:
-        dry_run = functools.partial(self._require_launch, variables.get("source_ami", ""))
+        dry_run = functools.partial(self.require_launch, variables.get("source_ami", ""))
         packer_run = packer.PackerRun(
             self.root / "packer",
             self.folder,

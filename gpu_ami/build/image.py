@@ -151,7 +151,7 @@ def build_image(  # noqa: PLR0913
     made, image = builder.make(variables, f"recipe {plan.image}, plan {plan.digest}")
     build = Build(
         ami=made.ami,
-        snapshots=_snapshots(image),
+        snapshots=snapshots_of(image),
         plan_digest=plan.digest,
         sources=sources_digest(root),
         place=cloud.place.name,
@@ -191,6 +191,7 @@ def _inventory_digest(folder: Path) -> str:
     return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else ""
 
 
-def _snapshots(image: ImageTypeDef) -> tuple[str, ...]:
+def snapshots_of(image: ImageTypeDef) -> tuple[str, ...]:
+    """Return the ids of the snapshots behind an AMI."""
     devices = image.get("BlockDeviceMappings", [])
     return tuple(device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {}))

@@ -117,8 +117,8 @@ MANIFEST_FILE, LOG_FILE = "packer-manifest.json", "build.log"
 BUILD_SECONDS = 2 * 3600.0
 _POLL_SECONDS = 2
 # Ctrl-C: Packer terminates its instance and deletes its key and group, which it waits for.
-_CLEANUP_SECONDS = 180.0
-_SOCKET, _SOCKET_PATH_BYTES = "/mitogen_unix_12345678.sock", 107  # unix(7): sun_path, without its NUL
+CLEANUP_SECONDS = 180.0
+MITOGEN_SOCKET, _SOCKET_PATH_BYTES = "/mitogen_unix_12345678.sock", 107  # unix(7): sun_path, without its NUL
 _FIRST_WITH_PLUGINS = (1, 7)
 _ARTIFACT = re.compile(r"[a-z0-9-]{1,32}:ami-[0-9a-f]{8,17}")
 
@@ -237,7 +237,7 @@ def build(packer_run: PackerRun) -> Made:
     on_kill = functools.partial(runs.leave_behind, run_folder) if run_folder else None
     with (
         tempfile.TemporaryDirectory(prefix="packer-", dir=run_folder) as private,
-        _short(private) as temporary,
+        short_folder(private) as temporary,
         (records / LOG_FILE).open("w", encoding="utf-8") as log,
     ):
         reader = Reader(
@@ -262,20 +262,20 @@ def build(packer_run: PackerRun) -> Made:
             check=False,
             on_line=reader.line,
             stop_with=signal.SIGINT,
-            grace=_CLEANUP_SECONDS,
+            grace=CLEANUP_SECONDS,
             on_kill=on_kill,
             error=BuildError,
         )
         reader.end()
     if done.returncode != 0:
-        raise _failure(done.returncode, reader, records / LOG_FILE)
+        raise build_failure(done.returncode, reader, records / LOG_FILE)
     converged = reader.play.converged
     if converged:
         packer_run.progress.note(f"Ansible: {converged.text()}")
     return dataclasses.replace(read_manifest(records / MANIFEST_FILE, packer_run.run_id), converged=converged)
 
 
-def _failure(returncode: int, reader: Reader, log: Path) -> GpuAmiError:
+def build_failure(returncode: int, reader: Reader, log: Path) -> GpuAmiError:
     """CapacityError or CloudError where AWS refused a call of Packer's; else BuildError with the reason."""
     hint = f"the complete output of Packer and Ansible: {log}"
     refused = None if reader.play.failed and reader.play.failures else aws_errors.from_text("Packer", reader.reason)
@@ -328,13 +328,13 @@ def _run_folder(run_id: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def _short(folder: str) -> Iterator[str]:
+def short_folder(folder: str) -> Iterator[str]:
     """A path of a folder that is short enough for sockets in it: its own, or one by a link.
 
     Packer's plugins and Ansible's strategy have their sockets in TMPDIR. Where the path is too long, as below a long
     home directory, Packer crashes, or Ansible prints a traceback and waits without end.
     """
-    if len(os.fsencode(folder)) + len(_SOCKET) <= _SOCKET_PATH_BYTES:
+    if len(os.fsencode(folder)) + len(MITOGEN_SOCKET) <= _SOCKET_PATH_BYTES:
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="gpu-ami-") as place:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef
 
 
-_POLL_SECONDS = 2.0
+POLL_SECONDS = 2.0
 
 
 def create(cloud: Cloud, instance_id: str, name: str, tags: Mapping[str, str], expires: str, *, timeout: float) -> str:
@@ -81,7 +81,7 @@ def _wait(cloud: Cloud, ami: str, deadline: float) -> list[str]:
         if image and state in ("failed", "error", "invalid", "deregistered"):
             reason = image.get("StateReason", {}).get("Message", "no reason given")
             raise CloudError(f"image {ami} is {state}: {reason}", hint="build again; `gpu-ami sweep` removes it")
-        time.sleep(_POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
     raise CloudError(f"image {ami} is {state} at the end of the build's time, expected available", hint="build again")
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gpu_ami.cloud.place import Place
 
-_POLL_SECONDS = 1.0
+POLL_SECONDS = 1.0
 OUTAGE_SECONDS = 120.0  # that launching and ending instances outlast
 SAID_AGAIN_SECONDS = 30.0  # between two lines about the same outage
 _FORMER_STATE = {"IncorrectInstanceState", "IncorrectState"}
@@ -277,7 +277,7 @@ class Cloud:
                 is_new = newest and time.monotonic() - newest < self.place.api.consistent_seconds
                 if not (is_new and aws_errors.is_not_found(error.code)):
                     raise
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _persistent(self, call: Callable[[], _Answer], cancelled: Callable[[], bool] = lambda: False) -> _Answer:
         """The call; again while it may succeed later: a launch has been waited for, and what runs on costs money."""
@@ -289,7 +289,7 @@ class Cloud:
                 if not aws_errors.may_pass(error) or time.monotonic() >= deadline or cancelled():
                     raise
                 self._say_outage(error, deadline)
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _say_outage(self, error: CloudError, deadline: float) -> None:
         """Says that a call is repeated, and until when; of many machines and calls, one line in a while."""
@@ -307,7 +307,7 @@ class Cloud:
             except CloudError as error:
                 if error.code not in _FORMER_STATE or time.monotonic() >= deadline:
                     raise
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def instance(self, instance_id: str) -> InstanceTypeDef:
         """The instance as DescribeInstances has it. CloudError: there is none."""
@@ -366,7 +366,7 @@ class Cloud:
         while True:
             instance = self._answer_or_none(instance_id, deadline)
             if instance is None:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(POLL_SECONDS)
                 continue
             state = instance["State"]["Name"]
             if state == expected:
@@ -381,7 +381,7 @@ class Cloud:
                 raise CloudError(f"the wait for {instance_id} was cancelled")
             if time.monotonic() > deadline:
                 raise CloudError(f"{instance_id} is {state} after {timeout:.0f} s, expected {expected}")
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _answer_or_none(self, instance_id: str, deadline: float) -> InstanceTypeDef | None:
         """The instance; None where this poll may succeed later and there is time for another."""
@@ -461,7 +461,7 @@ class Cloud:
         """The image as soon as DescribeImages knows it; None where it never does."""
         deadline = time.monotonic() + self.place.api.consistent_seconds
         while (image := self.image(ami)) is None and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         return image
 
     def harden(self, instance_id: str) -> None:

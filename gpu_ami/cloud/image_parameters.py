@@ -18,7 +18,7 @@ from gpu_ami.errors import CloudError
 
 DATA_TYPE = "aws:ec2:image"
 _AT_A_TIME = 10  # names that GetParameters takes
-_READ_BACK_SECONDS = 120.0
+READ_BACK_SECONDS = 120.0
 POLL_SECONDS = 1.0
 
 
@@ -58,7 +58,7 @@ def write(cloud: Cloud, name: str, ami: str, *, overwrite: bool) -> None:
     """Writes a parameter and reads it back. CloudError: AWS refused it, or another value is there in the end."""
     with aws_errors.translated(f"writing SSM parameter {name} in {cloud.place.region}"):
         cloud.client("ssm").put_parameter(Name=name, Value=ami, Type="String", DataType=DATA_TYPE, Overwrite=overwrite)
-    deadline, value = time.monotonic() + _READ_BACK_SECONDS, ""
+    deadline, value = time.monotonic() + READ_BACK_SECONDS, ""
     while time.monotonic() < deadline:
         value = read(cloud, [name]).get(name, Parameter("")).value
         if value == ami:

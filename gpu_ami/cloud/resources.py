@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # A group or volume stays in use for a moment after its instance has ended, a snapshot after its image.
 _IN_USE = {"DependencyViolation", "InvalidGroup.InUse", "InvalidSnapshot.InUse", "VolumeInUse"}
-_IN_USE_SECONDS, _POLL_SECONDS = 60.0, 2.0
+IN_USE_SECONDS, _POLL_SECONDS = 60.0, 2.0
 # A tag that was just set may not count yet in the policy of whoever removes the resource.
 _NOT_TAGGED_YET = {"UnauthorizedOperation"}
 IMAGE_PREFIX = "gpu-ami"  # packer/source.pkr.hcl, image_name
@@ -118,7 +118,7 @@ def remove(cloud: Cloud, resource: Resource) -> None:
     if resource.untagged:
         _claim(cloud, resource)
     passing = _IN_USE | (_NOT_TAGGED_YET if resource.untagged else set())
-    retried(lambda: _remove(cloud, resource), passing, _IN_USE_SECONDS)
+    retried(lambda: _remove(cloud, resource), passing, IN_USE_SECONDS)
 
 
 def retried(removal: Callable[[], None], passing: Collection[str], seconds: float) -> None:

@@ -34,7 +34,7 @@ REMEDY = "`gpu-ami sweep` (on AWS with --where) removes the rest"
 _BUILDERS = "builders"  # ids of instances, one a line
 _IMAGES = "images"  # ids of AMIs that a build.json names, one a line; versions before 0.3 wrote no such file
 _ALIVE = "alive"  # its time is when the run was last alive
-_BEAT_SECONDS = 5.0
+BEAT_SECONDS = 5.0
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _ID = re.compile(r"(?P<started>\d{8}-\d{6})-[0-9a-f]{6}")
 _LONGEST = timedelta(hours=24)  # no run takes so long
@@ -161,7 +161,7 @@ def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Ru
 def _beat(file: Path, ended: threading.Event) -> None:
     """Touches the file until the run has ended, or its folder is gone."""
     with contextlib.suppress(OSError):
-        while not ended.wait(_BEAT_SECONDS):
+        while not ended.wait(BEAT_SECONDS):
             os.utime(file)
 
 

@@ -228,7 +228,7 @@ def _send(cloud: Cloud, instance_ids: list[str], document: str, parameters: Mapp
 def _follow(cloud: Cloud, command: Running) -> Iterator[int]:
     """Looks until every machine is done, or the time is over; how many are done after each look."""
     while command.pending:
-        for row in _invocations(cloud, command):
+        for row in invocations(cloud, command):
             name = row["InstanceId"]
             if row["Status"] in _OVER and name in command.pending:
                 command.outcomes[name] = _outcome(cloud, command.id, row)
@@ -242,7 +242,7 @@ def _follow(cloud: Cloud, command: Running) -> Iterator[int]:
             time.sleep(_POLL_SECONDS)
 
 
-def _invocations(cloud: Cloud, command: Running) -> list[Any]:
+def invocations(cloud: Cloud, command: Running) -> list[Any]:
     """The command's invocations; none where this look may succeed later and there is time for another."""
     try:
         with aws_errors.translated(f"reading the results of command {command.id}"):

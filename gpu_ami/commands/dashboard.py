@@ -28,7 +28,7 @@ examples:
   gpu-ami dashboard out/gpu --page gpu.html                  of the running local region
 """
 _READ_SECONDS = 30
-_RETRY_SECONDS = 20.0  # somebody waits for the page
+RETRY_SECONDS = 20.0  # somebody waits for the page
 
 
 def register(subparsers: Any) -> None:
@@ -100,7 +100,7 @@ def _pages(args: argparse.Namespace, plan: Plan, progress: Progress, refresh: in
     of_plan = measurements.of_plan(measurements.measured(plan.document))
     place = _place(args.where, progress)
     session = Cloud(place).session()
-    cloudwatch = CloudWatch(place.region, endpoint=place.api.endpoint, session=session, retry_seconds=_RETRY_SECONDS)
+    cloudwatch = CloudWatch(place.region, endpoint=place.api.endpoint, session=session, retry_seconds=RETRY_SECONDS)
 
     def make() -> str:
         try:

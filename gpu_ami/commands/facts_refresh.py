@@ -38,7 +38,7 @@ def refresh_facts(args: argparse.Namespace, progress: Progress) -> Outcome:
         found = refresh(plans, facts, lambda table: (folder / f"{table}.yml").read_text("utf-8"), client, today)
     failed: list[str] = []
     if args.apply and found.texts:
-        failed = _apply(found, folder, args.site, recipes, progress)
+        failed = apply_rows(found, folder, args.site, recipes, progress)
     elif args.write:
         _write(found, folder, args.site)
     is_written = bool((args.write or args.apply) and found.proposals and not failed)
@@ -84,7 +84,9 @@ def _write(found: Refreshed, folder: Path, site: Path | None) -> None:
             write_text(folder / f"{table}.yml", content)
 
 
-def _apply(found: Refreshed, folder: Path, site: Path | None, recipes: Sequence[Path], progress: Progress) -> list[str]:
+def apply_rows(
+    found: Refreshed, folder: Path, site: Path | None, recipes: Sequence[Path], progress: Progress
+) -> list[str]:
     """Writes the rows, and takes them back where recipes or tests of the rules fail with them: what failed."""
     from gpu_ami.recipes import load_facts
 
@@ -96,7 +98,7 @@ def _apply(found: Refreshed, folder: Path, site: Path | None, recipes: Sequence[
         with progress.stage(f"{len(recipes)} recipes with the new rows"):
             failed = _refused(recipes)
         if not failed:
-            failed = _tested(progress)
+            failed = run_rule_tests(progress)
     except BaseException:
         _restore(written, before)
         raise
@@ -132,7 +134,7 @@ def _refused(recipes: Sequence[Path]) -> list[str]:
     return failed
 
 
-def _tested(progress: Progress) -> list[str]:
+def run_rule_tests(progress: Progress) -> list[str]:
     """The tests of the rules that fail; none where gpu-ami is installed without them."""
     from gpu_ami import process
     from gpu_ami.files import data_root

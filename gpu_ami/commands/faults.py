@@ -11,7 +11,7 @@ from gpu_ami.commands import Outcome
 from gpu_ami.commands import options as stages
 
 FAULTS_FILE = "faults.json"
-_MACHINES = 4  # if faults cannot be reverted on so many machines, the cause is the image or the region
+MACHINES = 4  # if faults cannot be reverted on so many machines, the cause is the image or the region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -122,7 +122,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
         def fresh() -> AbstractContextManager[FaultSession]:
             return _booted(session, plan, ami, kind, planned_proof)
 
-        _try_on_machines(fresh, chosen, record, out / FAULTS_FILE, args)
+        try_on_machines(fresh, chosen, record, out / FAULTS_FILE, args)
     return Outcome(record.summary(scope), record.to_json(), 0 if record.is_good(scope) else 1)
 
 
@@ -200,7 +200,7 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
             yield faults
 
 
-def _try_on_machines(
+def try_on_machines(
     fresh: Callable[[], AbstractContextManager[FaultSession]],
     chosen: Sequence[Fault],
     record: Record,
@@ -212,7 +212,7 @@ def _try_on_machines(
     from gpu_ami.faults import NotRestoredError
 
     left, proofs = list(chosen), args.proofs
-    for machines_left in range(_MACHINES - 1, -1, -1):
+    for machines_left in range(MACHINES - 1, -1, -1):
         tried: set[str] = set()
         try:
             with fresh() as session:

@@ -253,7 +253,7 @@ def _cluster(text: str) -> str:
 def add_max_cost(parser: argparse.ArgumentParser) -> None:
     text = "refuse a run whose expected cost is higher (exit code 2), and stop a run whose machines have reached it"
     text += "; where machines are billed, a type without a price is refused, too, unless `none` sets no limit"
-    parser.add_argument("--max-cost", type=_dollars, metavar="USD|none", help=text)
+    parser.add_argument("--max-cost", type=dollars, metavar="USD|none", help=text)
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -261,7 +261,7 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help=text)
 
 
-def _dollars(text: str) -> float:
+def dollars(text: str) -> float:
     """`none` is no limit, said expressly."""
     if text == "none":
         return float("inf")

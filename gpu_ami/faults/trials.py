@@ -299,7 +299,7 @@ class FaultSession:
 
         text += _AGENT_HAS_READ if _STARTS_AGENT.search(text) else ""
         try:
-            done = self._connect().run("sudo -n sh -s", timeout=_SCRIPT_SECONDS, input=text.encode())
+            done = self.connect().run("sudo -n sh -s", timeout=_SCRIPT_SECONDS, input=text.encode())
         except SshError as error:
             self._disconnect()  # the fault may have closed the connection: the next script opens a new one
             raise MachineError(str(error)) from error
@@ -307,7 +307,8 @@ class FaultSession:
             output = (done.stdout + done.stderr).decode(errors="replace").strip()
             raise MachineError(f"the script exited with status {done.rc}", details=output.splitlines()[-5:])
 
-    def _connect(self) -> Connection:
+    def connect(self) -> Connection:
+        """Return the open connection to the machine, or a new one where it was lost."""
         from validator.transport import ssh
 
         if self._connection is None or not self._connection.alive:

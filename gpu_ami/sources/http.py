@@ -187,7 +187,7 @@ class Client:
         if kept and sha256 and hashlib.sha256(kept.body).hexdigest() == sha256:
             return kept.body
         conditions = kept.conditions if kept and not sha256 else {}
-        answer = self._ask("GET", url, limit, conditions)
+        answer = self.ask("GET", url, limit, conditions)
         if answer.status == 304 and kept:
             return kept.body
         if not page:
@@ -204,16 +204,16 @@ class Client:
 
     def _describe(self, url: str) -> Answer:
         try:
-            answer = self._ask("HEAD", url, 0, {})
+            answer = self.ask("HEAD", url, 0, {})
         except SourceError as error:
             if error.code not in ("403", "405"):  # for servers that support only GET
                 raise
-            answer = self._ask("GET", url, 0, {"Range": "bytes=0-0"})
+            answer = self.ask("GET", url, 0, {"Range": "bytes=0-0"})
         _require_no_page(answer)
         return answer
 
-    # limit: bytes of the body; 0: it is not read.
-    def _ask(self, method: str, url: str, limit: int, headers: Mapping[str, str]) -> Answer:
+    def ask(self, method: str, url: str, limit: int, headers: Mapping[str, str]) -> Answer:
+        """Send a request, again where that may help. limit: bytes of the body; 0: it is not read. Unreachable."""
         stop_at = time.monotonic() + self._limits.total_s
         for attempt in range(self._limits.retries + 1):
             if attempt:

@@ -224,19 +224,20 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
             host.update(instance_id=instance_id)
             boot = launcher.boot()
             with machine_group.Peers(boot, host, others) as peers:
-                _prove_host(proof, boot, host, peers, launcher.joining)
+                prove_host(proof, boot, host, peers, launcher.joining)
     except GpuAmiError as error:
         record_error(host, error)
     launcher.recorder.save()
 
 
-def _prove_host(
+def prove_host(
     proof: Proof,
     boot: Boot,
     host: HostRecord,
     peers: machine_group.Peers | None = None,
     joining: cluster.Joining | None = None,
 ) -> None:
+    """Boot one machine, check it, and check it again after each restart; the report has what failed."""
     machine = None
     try:
         with proof.progress.stage(f"boot {host.report.instance_type}", host.report.name):

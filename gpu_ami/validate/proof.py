@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # An agent that is shutting down sends what it still has, and would create its groups again.
 _ENDING_SECONDS = 300.0
 _ENDING_SECONDS_AFTER_ERROR = 60.0
-_POLL_SECONDS = 2.0
+POLL_SECONDS = 2.0
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _remove(cloud: Cloud, run: Run, suffix: str, progress: Progress, seconds: fl
     deadline = time.monotonic() + seconds
     with progress.stage("remove log groups"):
         while cloud.shutting_down(run.id) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         for group in log_groups.of_proofs(cloud, suffix):
             log_groups.delete(cloud, group)
     progress.note(f"log groups of this proof removed: {', '.join(groups)}")

@@ -324,7 +324,7 @@ class Ec2:
             root_device_name=instance.root_device_name,
             security_groups=tuple((group.id, group.name) for group in instance.security_groups),
             key_name=instance.key_name,
-            public_key=_named(key.public_key, instance.key_name) if key else None,
+            public_key=named_key(key.public_key, instance.key_name) if key else None,
             user_data=_user_data(instance.user_data),
             profile_arn=profile.arn if profile else None,
             profile_id=profile.id if profile else None,
@@ -438,7 +438,7 @@ class Ec2:
         self._tell_change()
 
 
-def _named(public_key: str, name: str) -> str:
+def named_key(public_key: str, name: str) -> str:
     """A key as the metadata service has it: with the key pair's name, by which Packer removes its own from an image.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/describe-keys.html (public-keys/0/openssh-key)

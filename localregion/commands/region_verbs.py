@@ -124,7 +124,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     verbs = {
         "up": _up,
         "down": _down,
-        "status": _status,
+        "status": region_status,
         "console": _console,
         "user-data": _user_data,
         "ssh": _ssh,
@@ -151,7 +151,7 @@ def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
         region.publish_source_ami(source_ami.DEBIAN, progress=progress)
     for path in args.plan:  # a plan made before the region was up knows no endpoint of it
         Plan.load(path).write(path.parent, place)
-    return _status(args, progress)
+    return region_status(args, progress)
 
 
 def _down(_args: argparse.Namespace, _progress: Progress) -> Outcome:
@@ -161,7 +161,8 @@ def _down(_args: argparse.Namespace, _progress: Progress) -> Outcome:
     return Outcome("the local region is down" if was_there else "the local region was not up", {"was_up": was_there})
 
 
-def _status(_args: argparse.Namespace, _progress: Progress) -> Outcome:
+def region_status(_args: argparse.Namespace, _progress: Progress) -> Outcome:
+    """Print whether the region is up and what its folder holds."""
     from gpu_ami.files import home_dir
     from localregion import housekeeping, region
 

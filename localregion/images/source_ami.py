@@ -36,7 +36,7 @@ from validator.plan_document import Kernel, Node, OperatingSystem, SourceAmi, ro
 _GIB = 1024**3
 # Whose images the alias "amazon" finds: Amazon Linux's account (docs.aws.amazon.com, Amazon Linux 2023 user guide).
 _AMAZON = "137112412989"
-_SYSTEMS = {
+BASE_SYSTEMS = {
     ("debian", "12"): "debian12",
     ("ubuntu", "24.04"): "ubuntu2404",
     ("ubuntu", "22.04"): "ubuntu2204",
@@ -86,7 +86,7 @@ DEBIAN: SystemPlan = {
 def base_of(plan: SystemPlan) -> Base:
     """The base image that a plan builds on. UsageError: the region has none, with what there is."""
     system, node = plan["os"], plan["node"]
-    base_system = _SYSTEMS.get((system["id"], system["version"]), "")
+    base_system = BASE_SYSTEMS.get((system["id"], system["version"]), "")
     family = "" if node["family"] == "ec2" else node["family"]
     has_family = not family or (base_system, family) in rootfs_layers.available()
     variant = node.get("variant", "")

@@ -136,7 +136,7 @@ def _copy_data(source: int, target: int, given_up: Callable[[], bool]) -> None:
             place += copied
 
 
-def _fsync(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Waits until the host's disk has what was written to a file or to a folder's list of names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -287,12 +287,12 @@ class ImageStore:
         folder = self._layout.image(image_id)
         try:
             for path in (folder / "disk.raw", folder):
-                _fsync(path)
+                flush_to_disk(path)
             with self._saving:
                 self._written.add(image_id)
                 if record := self._records.get(image_id):
                     save_image(self._layout, record)
-            _fsync(folder)
+            flush_to_disk(folder)
         except FileNotFoundError:  # deregistered meanwhile
             return
         except OSError as error:

@@ -96,7 +96,7 @@ def can_use_kvm(architecture: str) -> bool:
 
 DEVICE = Path("/dev/kvm")
 # Where KVM works, a kernel without a root file system panics within one or two seconds.
-_DEADLINE_SECONDS = 8.0
+DEADLINE_SECONDS = 8.0
 _REACHED = "Kernel panic - not syncing"
 
 
@@ -111,7 +111,7 @@ def usable(kernel: Path, remembered: Path, architecture: str = DEFAULT) -> bool:
     known = read_json(remembered)
     if known and known.get("host_boot") == boot:
         return bool(known.get("usable"))
-    answer = boots(kernel, "kvm", _DEADLINE_SECONDS, architecture)
+    answer = boots(kernel, "kvm", DEADLINE_SECONDS, architecture)
     probe = {"host_boot": boot, "usable": answer, "how": f"booted {kernel.name} with a deadline"}
     write_json(remembered, probe, mode=0o600)
     return answer

@@ -162,7 +162,7 @@ def test_a_throttled_packer_is_started_again_if_it_has_no_builder(
         raise aws_errors.from_code("Packer", "RequestLimitExceeded", "Request limit exceeded.")
 
     monkeypatch.setattr(packer, "build", build)
-    monkeypatch.setattr(builder, "_THROTTLED_SECONDS", (0.0,))
+    monkeypatch.setattr(builder, "THROTTLED_SECONDS", (0.0,))
     with runs.begin(home, "aws") as run, contextlib.ExitStack() as expected:
         if has_builder:
             expected.enter_context(pytest.raises(CloudError, match="RequestLimitExceeded"))
@@ -226,9 +226,9 @@ def test_builder_is_tried_as_a_dry_run_before_packer_starts(
     aws, local = (SimpleNamespace(place=SimpleNamespace(answers_preflight=answers)) for answers in (True, False))
     one = cast("Any", SimpleNamespace(cloud=aws, plan=SimpleNamespace(document={}), progress=QUIET))
     with pytest.raises(CloudError, match="nothing was launched"):
-        builder.Builder._require_launch(one, "ami-1", packer.Packer("packer", version))
+        builder.Builder.require_launch(one, "ami-1", packer.Packer("packer", version))
     one.cloud = local
-    builder.Builder._require_launch(one, "ami-1", packer.Packer("packer", version))
+    builder.Builder.require_launch(one, "ami-1", packer.Packer("packer", version))
     assert asked == [sets_imds_v2]
 
 

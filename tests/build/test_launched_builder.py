@@ -34,7 +34,7 @@ def launched(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dic
     cloud.ec2.meta.events.register(
         "provide-client-params.ec2.RunInstances", lambda params, **_: asked.append(params) or params
     )
-    monkeypatch.setattr(amis, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(amis, "POLL_SECONDS", 0.0)
     yield asked
 
 

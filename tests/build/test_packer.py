@@ -75,7 +75,7 @@ def test_another_version_of_a_plugin_is_named_with_the_pinned_one(
 def test_a_refusal_of_aws_is_not_a_failed_build(text: str, kind: type[GpuAmiError]) -> None:
     reader = Reader(io.StringIO(), lambda note: None)
     reader.line(f"1795266063,,ui,error,==> amazon-ebs.image: {text}")
-    error = packer._failure(1, reader, Path("out/x/build.log"))
+    error = packer.build_failure(1, reader, Path("out/x/build.log"))
     assert type(error) is kind and text in str(error) and "out/x/build.log" in str(error)
 
 
@@ -105,7 +105,7 @@ def test_a_packer_that_had_to_be_killed_leaves_the_record_of_its_run(
     """It has removed neither its builder nor its group: `gpu-ami sweep` finds them by the record."""
     script = "case $1 in version) echo 'Packer v1.6.6';; build) trap '' INT TERM; while :; do sleep 1; done;; esac"
     monkeypatch.setenv("PACKER", str(program(tmp_path, script)))
-    monkeypatch.setattr(packer, "_CLEANUP_SECONDS", 0.5)
+    monkeypatch.setattr(packer, "CLEANUP_SECONDS", 0.5)
     with pytest.raises(BuildError, match="did not complete") as caught, runs.begin(home, "local") as run:
         packer.build(packer.PackerRun(
             TEMPLATE, tmp_path, Place("p", "us-east-1"), run_id=run.id, expires=run.expires, key_name="k",
@@ -119,16 +119,16 @@ def test_sockets_have_a_short_path_below_a_long_one(tmp_path: Path, monkeypatch:
     """Below a long home directory a build stood still, or Packer crashed."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", "/tmp")
-    longest = "/" + "x" * (106 - len(packer._SOCKET))
-    with packer._short(longest) as own:
+    longest = "/" + "x" * (106 - len(packer.MITOGEN_SOCKET))
+    with packer.short_folder(longest) as own:
         assert own == longest
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
-    with packer._short(str(deep)) as short:
+    with packer.short_folder(str(deep)) as short:
         assert len(short) < 60 and Path(short).resolve() == deep
         with socket.socket(socket.AF_UNIX) as opened:
-            opened.bind(short + packer._SOCKET)
-        assert (deep / packer._SOCKET[1:]).is_socket()
+            opened.bind(short + packer.MITOGEN_SOCKET)
+        assert (deep / packer.MITOGEN_SOCKET[1:]).is_socket()
     assert not Path(short).exists() and deep.exists()
     with socket.socket(socket.AF_UNIX) as refused, pytest.raises(OSError, match="too long"):
-        refused.bind(f"{deep}{packer._SOCKET}")
+        refused.bind(f"{deep}{packer.MITOGEN_SOCKET}")

@@ -42,12 +42,11 @@ class Wire:
     answers: dict[str, bytes] = field(default_factory=dict)  # the longest of each operation
     replaced: int = 0
 
-    def watch(self, client: Any) -> Any:
+    def watch(self, client: Any) -> None:
         service = client.meta.service_model.service_id.hyphenize()
         for operation in client.meta.service_model.operation_names:
             client.meta.events.register(f"before-send.{service}.{operation}", self._send(operation))
         client.meta.events.register("before-parse", self._parse)
-        return client
 
     def _send(self, operation: str) -> Callable[..., AWSResponse | None]:
         def send(request: Any, **_: Any) -> AWSResponse | None:
@@ -76,11 +75,14 @@ class Wire:
 def wire_of(monkeypatch: pytest.MonkeyPatch) -> Wire:
     """Watches every client that a Cloud makes from now on."""
     wire, make = Wire(), Cloud.client
+    watched: list[Any] = []
 
     def client(cloud: Cloud, service: str) -> Any:
-        known = service in cloud._clients
         made = make(cloud, service)
-        return made if known else wire.watch(made)
+        if made not in watched:
+            watched.append(made)
+            wire.watch(made)
+        return made
 
     monkeypatch.setattr(Cloud, "client", client)
     return wire

@@ -77,14 +77,14 @@ def test_machines_of_one_call_come_and_go_together(
             raise CapacityError(f"{instance_id} is terminated: Server.InsufficientInstanceCapacity")
 
     withdrawn = [""]
-    real = cloud._run_instances
+    real = cloud.ec2.run_instances
 
-    def launch_some(*arguments: Any) -> list[str]:
-        made = real(*arguments)
-        withdrawn.append(made[1])
+    def launch_some(**request: Any) -> Any:
+        made = real(**request)
+        withdrawn.append(made["Instances"][1]["InstanceId"])
         return made
 
-    monkeypatch.setattr(cloud, "_run_instances", launch_some)
+    monkeypatch.setattr(cloud.ec2, "run_instances", launch_some)
     monkeypatch.setattr(cloud, "wait_for_state", withdraw)
     with pytest.raises(CapacityError, match="InsufficientInstanceCapacity"):
         cloud.launch_all(asked)
@@ -102,15 +102,15 @@ def test_machines_of_one_call_are_in_one_zone(cloud: Cloud, run: runs.Run, monke
     ids = tuple(row["Subnet"]["SubnetId"] for row in subnets)
     monkeypatch.setattr(cloud, "place", replace(cloud.place, network=replace(cloud.place.network, subnet_ids=ids)))
     asked: list[tuple[str, int, int]] = []
-    real = cloud._run_instances
+    real = cloud.ec2.run_instances
 
-    def short_in_the_first(launch: Launch, request: Any) -> list[str]:
+    def short_in_the_first(**request: Any) -> Any:
         asked.append((request["SubnetId"], request["MinCount"], request["MaxCount"]))
         if request["SubnetId"] == ids[0]:
             raise CapacityError("InsufficientInstanceCapacity", code="InsufficientInstanceCapacity")
-        return real(launch, request)
+        return real(**request)
 
-    monkeypatch.setattr(cloud, "_run_instances", short_in_the_first)
+    monkeypatch.setattr(cloud.ec2, "run_instances", short_in_the_first)
     made = cloud.launch_all(Launch(an_ami(cloud), "g5.12xlarge", "", run.tags(), "", count=3))
     assert asked == [(ids[0], 3, 3), (ids[1], 3, 3)]
     assert {cloud.instance(instance_id)["SubnetId"] for instance_id in made} == {ids[1]}
@@ -170,7 +170,7 @@ def test_stopped_by_us_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
     reason = {"Code": "Client.UserInitiatedShutdown", "Message": "User initiated shutdown"}
     states = iter([{"State": {"Name": "stopped"}, "StateReason": reason}, {"State": {"Name": "running"}}])
     monkeypatch.setattr(cloud, "instance", lambda _: next(states))
-    monkeypatch.setattr("gpu_ami.cloud.client._POLL_SECONDS", 0)
+    monkeypatch.setattr("gpu_ami.cloud.client.POLL_SECONDS", 0)
     assert cloud.wait_for_state("i-1", "running", 30)["State"]["Name"] == "running"
 
 

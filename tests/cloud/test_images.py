@@ -38,7 +38,7 @@ def described(cloud: Cloud) -> Any:
 
 def test_an_image_expires_until_it_is_complete(cloud: Cloud, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     instance, seen = running(world), list[dict[str, str]]()
-    monkeypatch.setattr(amis, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(amis, "POLL_SECONDS", 0.05)
 
     def shut_down() -> None:
         world.settle()  # EC2 shuts the guest down for it
@@ -67,7 +67,7 @@ def test_an_image_that_is_not_complete_is_an_error(
     state: str, said: str, cloud: Cloud, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = running(world)
-    monkeypatch.setattr(amis, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(amis, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(cloud, "image", lambda ami: {"ImageId": ami, "State": state})
     with pytest.raises(CloudError, match=said) as caught:
         amis.create(cloud, instance.id, "gpu-ami_x-1", TAGS, EXPIRES, timeout=0.3)

@@ -229,7 +229,7 @@ def test_no_command_takes_a_foreign_answer_for_one_of_aws(
     answer: str,
 ) -> None:
     """Exit code 4, a message, no traceback; and nothing is said to be left where nothing was ever started."""
-    monkeypatch.setattr(dashboard, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(dashboard, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(endpoint, "time", SimpleNamespace(sleep=lambda _seconds: None, time=time.time))  # of retries
     names = {"OUT": planned, **signed}
     words = [names.get(word, word) for word in COMMANDS[command]]

@@ -70,7 +70,7 @@ def test_a_run_whose_process_has_ended_is_dead(home: Path) -> None:
 
 
 def test_a_record_says_when_its_run_was_last_alive(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(runs, "BEAT_SECONDS", 0.01)
     with runs.begin(home, "local") as run:
         (run.folder / "alive").touch()
         os.utime(run.folder / "alive", (0, 0))

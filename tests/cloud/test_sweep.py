@@ -154,7 +154,7 @@ def test_what_is_gone_or_in_use_for_a_moment_is_no_error(
     tags = {runs.TAG_RUN: "x", runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"}
     cloud.import_key("gpu-ami-x", PUBLIC_KEY, tags)
     refusals = [from_code("removing", code, "") for code in ("DependencyViolation", "InvalidGroup.NotFound")]
-    monkeypatch.setattr(resources, "_remove", lambda *_: (_ for _ in ()).throw(refusals.pop(0)))
+    monkeypatch.setattr(cloud.ec2, "delete_key_pair", lambda **_: (_ for _ in ()).throw(refusals.pop(0)))
     (row,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
     assert (row.outcome, row.error) == ("removed", "") and not refusals
 
@@ -211,7 +211,7 @@ def test_images_go_when_they_are_half_made_or_past_their_time(cloud: Cloud, home
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A removal that fails with an error of AWS's own is not tried for a minute."""
-    monkeypatch.setattr(resources, "_IN_USE_SECONDS", 0.0)
+    monkeypatch.setattr(resources, "IN_USE_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("impatient")

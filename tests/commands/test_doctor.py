@@ -62,7 +62,7 @@ def test_another_program_called_packer_is_reported(
 def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what moto has not: the policy simulator, and settings of the account."""
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
-    monkeypatch.setattr(identity, "_simulate", lambda *_, **__: [])
+    monkeypatch.setattr(identity, "simulate", lambda *_, **__: [])
     monkeypatch.setattr(resources, "volume_key", lambda cloud: cloud.place.kms_key_id or resources.AWS_EBS)
     checks = {name: check for name, check in examination.CHECKS.items() if check is not network.public_access}
     monkeypatch.setattr(examination, "CHECKS", checks)

@@ -82,7 +82,7 @@ def test_refresh_names_sources_that_do_not_answer(
     def ask(_self: object, _method: str, url: str, *_: object) -> None:
         raise Unreachable(f"{url}: not in a test")
 
-    monkeypatch.setattr(http.Client, "_ask", ask)
+    monkeypatch.setattr(http.Client, "ask", ask)
     assert cli.main(["facts", "refresh", "ubuntu2204-compute", "--json", "-q"]) == 4
     data = json.loads(capsys.readouterr().out)
     assert data["diff"] == "" and not data["written"] and all("not in a test" in error for error in data["errors"])
@@ -106,8 +106,8 @@ def test_rows_are_kept_where_the_tests_of_the_rules_pass(
             return http.Answer(url, 200, changelog.encode(), {})
         raise NotThere(f"{url}: HTTP 404")
 
-    monkeypatch.setattr(http.Client, "_ask", ask)
-    monkeypatch.setattr(facts_refresh, "_tested", lambda _progress: failed)
+    monkeypatch.setattr(http.Client, "ask", ask)
+    monkeypatch.setattr(facts_refresh, "run_rule_tests", lambda _progress: failed)
     (tmp_path / "facts").mkdir()
     own = tmp_path / "facts" / "efa.yml"
     own.write_text("releases: {}\n")
@@ -131,7 +131,7 @@ def test_rows_with_which_recipes_have_no_plan_are_not_kept(tmp_path: Path) -> No
     found = Refreshed(texts={"cuda": "releases: {'13.0': {}}\n"}, before={"cuda": before})
     recipe = tmp_path / "image.yml"
     recipe.write_text("flag: x\n")
-    failed = facts_refresh._apply(found, folder, None, [recipe], Progress(stream=io.StringIO()))
+    failed = facts_refresh.apply_rows(found, folder, None, [recipe], Progress(stream=io.StringIO()))
     assert len(failed) == 1 and failed[0].startswith("image: ")
     assert (folder / "cuda.yml").read_text() == before
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.commands.faults import _MACHINES, _try_on_machines
+from gpu_ami.commands.faults import MACHINES, try_on_machines
 from gpu_ami.errors import MachineError
 from gpu_ami.faults.catalogue import CleanProof, Fault, Record, Trial
 from gpu_ami.faults.trials import NotRestoredError
@@ -61,7 +61,7 @@ class Machines:
 
 def tried_on(machines: Machines, path: Path) -> Record:
     record = Record("ami-1", "g5.12xlarge")
-    _try_on_machines(machines.fresh, FAULTS, record, path, ARGS)
+    try_on_machines(machines.fresh, FAULTS, record, path, ARGS)
     return record
 
 
@@ -90,7 +90,7 @@ def test_not_every_machine_of_the_place_is_spoilt(tmp_path: Path) -> None:
     machines = Machines("a", "b", "c", "d")
     with pytest.raises(NotRestoredError, match="after d"):
         tried_on(machines, tmp_path / "faults.json")
-    assert len(machines.tried) == _MACHINES == machines.ended
+    assert len(machines.tried) == MACHINES == machines.ended
 
 
 def test_a_machine_that_is_red_from_the_beginning_ends_it(tmp_path: Path) -> None:

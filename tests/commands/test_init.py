@@ -106,7 +106,7 @@ def test_commands_of_the_workflows_are_understood(folder: Path, name: str, comma
     for variable, value in values.items():
         text = text.replace(variable, value)
     lines = re.findall(r"^(?:.*; do )?gpu-ami (?=[a-z])([^|;>\n]*)", text, re.MULTILINE)
-    parsed = [cli._parser().parse_args(shlex.split(line)).command for line in lines]
+    parsed = [cli.make_parser().parse_args(shlex.split(line)).command for line in lines]
     assert sorted(set(parsed)) == commands
     named = [word for line in lines for word in shlex.split(line) if word in ("aws.yml", "checks", "waivers.yml")]
     assert all((folder / name).exists() for name in named)

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from gpu_ami import cli
-from gpu_ami.commands import image_builder
 from tests.observe import foreign_images as foreign
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +41,7 @@ def parsed(command: str) -> object:
     """A command line of gpu-ami, as its parser has it. It exits where it is wrong."""
     words = shlex.split(command)
     assert words[0].endswith("gpu-ami")
-    return cli._parser().parse_args(words[1:])
+    return cli.make_parser().parse_args(words[1:])
 
 
 def recorder(folder: Path) -> dict[str, str]:
@@ -76,7 +75,7 @@ def test_packer_proves_the_image_of_its_manifest(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-1500:]
     (arguments,) = recorded(tmp_path / "bin")
-    assert cli._parser().parse_args(arguments).manifest == Path("packer-manifest.json")
+    assert cli.make_parser().parse_args(arguments).manifest == Path("packer-manifest.json")
 
 
 @pytest.mark.slow
@@ -125,7 +124,8 @@ def test_component_of_image_builder_is_one_that_aws_takes(tmp_path: Path) -> Non
     assert given["--uri"] == copied[4]
     parsed(second[0].partition(" && ")[2])
     assert copied[3] == made[3]
-    assert all(line in image_builder._EPILOG for line in first[:2])
+    text = cli.verbs_of(cli.make_parser())["image-builder"].format_help()
+    assert all(line in text for line in first[:2])
 
 
 def test_action_is_called_with_its_inputs_and_calls_us(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_action_is_called_with_its_inputs_and_calls_us(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-eo", "pipefail", "-c", prove["run"]], env=environment, check=False, cwd=tmp_path)
     assert done.returncode == 0
     (arguments,) = recorded(tmp_path / "bin")
-    args = cli._parser().parse_args(arguments)
+    args = cli.make_parser().parse_args(arguments)
     assert (args.ami, args.instance_type) == (step["with"]["ami"], [step["with"]["instance-type"]])
     (summary,) = [one["run"] for one in ACTION["runs"]["steps"] if "GITHUB_STEP_SUMMARY" in one.get("run", "")]
     assert f"{args.out}/summary.md" in summary

@@ -94,7 +94,7 @@ def test_recipe_is_asked_at_the_vendors_addresses(
         asked.append(url)
         raise Unreachable(f"{url}: not in a test")
 
-    monkeypatch.setattr(http.Client, "_ask", ask)
+    monkeypatch.setattr(http.Client, "ask", ask)
     code, data = call(capsys, "debian12-gpu")
     assert code == 4 and data[0]["image"] == "debian12-gpu"
     assert all(url.startswith("https://") for url in asked) and len({url.split("/")[2] for url in asked}) >= 4

@@ -66,7 +66,7 @@ def machine() -> Machine:
 @pytest.fixture
 def session(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FaultSession:
     monkeypatch.setattr(Proof, "check", lambda proof, target, options=(): machine.check(proof, target, options=options))
-    monkeypatch.setattr(FaultSession, "_connect", lambda session: machine)
+    monkeypatch.setattr(FaultSession, "connect", lambda session: machine)
     made = FaultSession(Proof({"telemetry": {"interval_s": 10}}, None, None, tmp_path, Progress("quiet")), TARGET)
     assert dataclasses.replace(made.prove("first"), seconds=0.0) == CleanProof("first", len(CHECKS), 0.0)
     return made
@@ -250,7 +250,7 @@ class Together(Machine):
 def several(session: FaultSession, monkeypatch: pytest.MonkeyPatch) -> Together:
     made = Together({"break it": {"boot::test_a"}, "break c": {"xid::test_xid"}}, checks=[*CHECKS, "boot::test_c"])
     monkeypatch.setattr(Proof, "check", lambda proof, target, options=(): made.check(proof, target, options=options))
-    monkeypatch.setattr(FaultSession, "_connect", lambda session: made)
+    monkeypatch.setattr(FaultSession, "connect", lambda session: made)
     return made
 
 

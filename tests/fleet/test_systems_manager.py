@@ -48,7 +48,7 @@ def test_each_machine_has_its_own_outcome(in_service: Fleet) -> None:
 def test_a_throttled_look_is_repeated(in_service: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     in_service.add()
     in_service.wait()
-    monkeypatch.setattr(systems_manager, "_invocations", throttled(systems_manager._invocations))
+    monkeypatch.setattr(systems_manager, "invocations", throttled(systems_manager.invocations))
     assert [outcome.status for outcome in run(in_service).values()] == ["Success"]
 
 

@@ -93,7 +93,7 @@ def script_machines() -> None:
 
 
 def main() -> None:
-    cli._parser()
+    cli.make_parser()
     client.preload()
     quicken()
     script_machines()

@@ -111,7 +111,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
         boot.cloud.wait_for_state(instance_id, "running", 600)
         if worlds[0].rules:  # what answers is the firewall's listener, or nothing
             machine = replace(a_machine(), instance_id=instance_id, instance_type=instance_type)
-            with boot._ingress_on_error(machine) as on_silence:
+            with boot.ingress_on_error(machine) as on_silence:
                 if not ec2_groups.allows_ingress(
                     worlds[0].ec2.groups_of(worlds[0].ec2.instance(instance_id)), SSH_PORT, CALLER
                 ):

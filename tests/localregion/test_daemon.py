@@ -74,7 +74,7 @@ def test_a_daemon_that_does_not_start_reports_why(
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is changed for the whole process is set back."""
     monkeypatch.setattr(JSONFileLoader, "load_file", JSONFileLoader.load_file)
-    monkeypatch.setattr(server, "_kept", {})
+    monkeypatch.setattr(server, "read_files", {})
 
 
 def test_a_file_is_read_once_a_process(tmp_path: Path) -> None:

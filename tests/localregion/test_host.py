@@ -76,7 +76,7 @@ def test_a_port_in_use_on_all_addresses_is_left_alone(monkeypatch: pytest.Monkey
         taken = int(server.getsockname()[1])
         with socket.create_server(("127.0.0.1", 0)) as other:
             free = int(other.getsockname()[1])
-        monkeypatch.setattr(loopback, "_SSH_PORTS", (taken, free))
+        monkeypatch.setattr(loopback, "SSH_PORTS", (taken, free))
         claimed = claim_network()
         with claimed.claim:
             assert claimed.ssh_port == free
@@ -84,7 +84,7 @@ def test_a_port_in_use_on_all_addresses_is_left_alone(monkeypatch: pytest.Monkey
 
 def test_no_free_network_is_an_error_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
-        monkeypatch.setattr(loopback, "_SSH_PORTS", (int(server.getsockname()[1]),))
+        monkeypatch.setattr(loopback, "SSH_PORTS", (int(server.getsockname()[1]),))
         with pytest.raises(CloudError, match="no free loopback network") as caught:
             claim_network()
     assert "gpu-ami region down" in caught.value.hint

@@ -93,7 +93,7 @@ def test_the_source_ami_is_found_and_a_new_ami_is_hardened(rough: tuple[World, s
     cloud.require_imds_v2(ami)
     image = cloud.wait_for_image(ami)
     assert image is not None
-    assert builds._snapshots(image)
+    assert builds.snapshots_of(image)
 
 
 @pytest.fixture

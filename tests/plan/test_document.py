@@ -210,13 +210,13 @@ def test_machine_time_is_billed_by_the_second_a_minute_at_least() -> None:
 
 @pytest.mark.parametrize(("text", "usd"), [("25", 25.0), ("7.50", 7.5), ("none", cost.NO_LIMIT)])
 def test_a_limit_is_an_amount_or_expressly_none(text: str, usd: float | None) -> None:
-    assert options._dollars(text) == usd
+    assert options.dollars(text) == usd
 
 
 @pytest.mark.parametrize("text", ["None", "0", "-1", "nan", "inf", "much"])
 def test_what_is_no_limit(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="or none"):
-        options._dollars(text)
+        options.dollars(text)
 
 
 @pytest.mark.parametrize("link", ["site", "site/checks", "site/roles", "site/checks/test_mine.py"])

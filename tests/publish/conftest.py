@@ -127,7 +127,7 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(publication, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(image_parameters, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(image_parameters, "_READ_BACK_SECONDS", 0.3)
+    monkeypatch.setattr(image_parameters, "READ_BACK_SECONDS", 0.3)
     from moto.backends import get_backend
 
     def reset() -> None:

@@ -158,7 +158,7 @@ def test_processor_time_of_nvidia_smi_is_not_counted(tmp_path: Path, monkeypatch
     program.chmod(0o755)
     monkeypatch.setattr(gpu, "SECONDS", 0.4)
     started = time.monotonic()
-    monkeypatch.setattr(gpu, "_computed", lambda _: time.monotonic() - started - 0.1)
+    monkeypatch.setattr(gpu, "processor_seconds", lambda _: time.monotonic() - started - 0.1)
     assert gpu.sample(str(program), release="1.300071.0")[1] == []
 
 
@@ -189,7 +189,7 @@ R570 = (
 def test_each_release_reads_the_layouts_that_it_knows(
     monkeypatch: pytest.MonkeyPatch, release: str, layout: str, power: str, draw: float | None, warned: bool
 ) -> None:
-    monkeypatch.setattr(gpu, "_warned", set())
+    monkeypatch.setattr(gpu, "warned_schemas", set())
     warnings: list[str] = []
     document = LAYOUT.format(layout=layout, power=power).encode()
     for _ in range(2):
@@ -392,7 +392,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def moody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(aws, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(aws, "FIRST_WAIT", 0.01)
     server = HTTPServer(("127.0.0.1", 0), _Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"

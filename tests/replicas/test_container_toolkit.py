@@ -227,7 +227,7 @@ def test_containerd_s_drop_in_repeats_the_section(
     toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As nvidia-ctk 1.20.1 wrote it beside Debian's containerd 1.6.20, of --config-source=command."""
-    monkeypatch.setattr(toolkit("engines"), "_dumped", lambda: tomllib.loads(DUMP))
+    monkeypatch.setattr(toolkit("engines"), "dumped_config", lambda: tomllib.loads(DUMP))
     (tmp_path / "config.toml").write_text("version = 2\n", encoding="utf-8")
     for _ in range(2):
         toolkit("engines").configure_containerd(options(config_source="command"))

@@ -138,7 +138,7 @@ class Line:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World()
     monkeypatch.setattr(ssh, "connect", lambda target: made.connect(target))
-    monkeypatch.setattr(login, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(login, "POLL_SECONDS", 0.0)
     yield made
 
 

@@ -50,7 +50,7 @@ def prove(world: World, scripted: Scripted, gone: bool = False, joining: Any = N
         boot.follow = lambda *_: (_ for _ in ()).throw(MachineError("i-1: SSH login failed"))  # type: ignore[method-assign,assignment]
     else:
         boot.follow = lambda *_: a_machine()  # type: ignore[method-assign]
-    image_proof._prove_host(scripted, boot, host, None, joining)
+    image_proof.prove_host(scripted, boot, host, None, joining)
     return host.report
 
 
@@ -70,7 +70,7 @@ def _ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def distinct_boots(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second restart must not find the boot id of the first one."""
     numbers = iter(range(100))
-    monkeypatch.setattr(login, "_boot_id", lambda line: "boot-old" if line.boot == "old" else f"b{next(numbers)}")
+    monkeypatch.setattr(login, "read_boot_id", lambda line: "boot-old" if line.boot == "old" else f"b{next(numbers)}")
 
 
 @pytest.mark.parametrize(("returns", "passes"), [(True, [REBOOT, STOP_START]), (False, [])])
@@ -289,7 +289,7 @@ def test_ctrl_c_while_a_thread_is_started_ends_its_machine_too(
         if threading.current_thread() in workers[1:]:
             time.sleep(1.0)  # its machine is still there when a proof that does not wait for it has ended
 
-    monkeypatch.setattr(image_proof, "_prove_host", wait_for_login)
+    monkeypatch.setattr(image_proof, "prove_host", wait_for_login)
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prove_ami(a_plain_proof(tmp_path), cloud)
@@ -322,7 +322,7 @@ def test_second_ctrl_c_while_the_report_is_written_ends_the_machines_too(
         ready.wait()
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(image_proof, "_prove_host", wait_for_login)
+    monkeypatch.setattr(image_proof, "prove_host", wait_for_login)
     monkeypatch.setattr(recorder.Recorder, "interrupted", impatient)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=press, daemon=True).start()

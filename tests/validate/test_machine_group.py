@@ -176,14 +176,8 @@ def test_a_node_that_aws_takes_away_is_named(booted: None, tmp_path: Path, monke
 
     watched: list[str] = []
     real = machine_group.Watch
-
-    def watch(cloud: Any, name: str, stop: Callable[[str], object]) -> Any:
-        made = real(cloud, name, stop)
-        monkeypatch.setattr(made, "_on_trouble", watched.append)
-        return made
-
     monkeypatch.setattr("gpu_ami.validate.machines.console.POLL_SECONDS", 0.01)
-    monkeypatch.setattr(machine_group, "Watch", watch)
+    monkeypatch.setattr(machine_group, "Watch", lambda cloud, name, _stop: real(cloud, name, watched.append))
     monkeypatch.setattr(proof, "run_checks", lose)
     report = prove_ami(proof, cloud, [KIND])
     assert report.hosts[0].error == f"{KIND}: instance {SECOND} is shutting-down: no reason given"

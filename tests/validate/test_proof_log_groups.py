@@ -64,7 +64,7 @@ def test_groups_stay_until_the_machines_have_ended(
         return looks.pop(0)
 
     monkeypatch.setattr(cloud, "shutting_down", shutting_down)
-    monkeypatch.setattr(proof, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(proof, "POLL_SECONDS", 0.01)
     with own_log_groups(cloud, run, Progress("quiet")):
         create(cloud, group)
     assert names(cloud) == [] and looks == []

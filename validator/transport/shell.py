@@ -83,7 +83,7 @@ _HEADER_BYTES = 16 << 20  # before the outputs: what a login script prints, and 
 
 # A command of one word and plain arguments, for which a shell of its own would make no difference.
 _PLAIN = r"(?: (?:[\w./:,+@%=-]|'[^']*')+)*"
-_BUILTIN = re.compile(rf"(?:test|command -v|echo|true|:){_PLAIN}")
+BUILTIN = re.compile(rf"(?:test|command -v|echo|true|:){_PLAIN}")
 _PROGRAM = re.compile(
     rf"(?:stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|dpkg|rpm"
     rf"|modinfo|sysctl|systemctl|/sbin/sysctl|/usr/sbin/sysctl|nvidia-smi){_PLAIN}"
@@ -323,19 +323,19 @@ def _lines(batch: Sequence[Command]) -> list[str]:
     together: dict[int, list[str]] = defaultdict(list)
     lines = []
     for number, command in enumerate(batch, 1):
-        text, deadline = shlex.quote(_evaluated(command.text)), round(100 * command.deadline)
-        if _BUILTIN.fullmatch(command.text):
+        text, deadline = shlex.quote(in_own_shell(command.text)), round(100 * command.deadline)
+        if BUILTIN.fullmatch(command.text):
             together[deadline].append(f"{number} {text}")
         else:
             lines.append(f"validator_run {number} {deadline} {text}")
     return [*(f"validator_run_together {deadline} {' '.join(pairs)}" for deadline, pairs in together.items()), *lines]
 
 
-def _evaluated(text: str) -> str:
+def in_own_shell(text: str) -> str:
     """The text that a subshell evaluates for a command. It starts another shell only if the command needs one."""
     if _BASH.search(text):
         return f"command -v bash >/dev/null && exec bash -c {shlex.quote(text)}; exec sh -c {shlex.quote(text)}"
-    if _BUILTIN.fullmatch(text):
+    if BUILTIN.fullmatch(text):
         return text
     if _PROGRAM.fullmatch(text):
         return f"exec {text}"

@@ -44,7 +44,7 @@ def examine_builder(
 ) -> list[Finding]:
     """Whether EC2 would launch the builder as Packer asks for it; a build would find out after minutes."""
     scope = Scope(cloud, plan, source_ami, sets_imds_v2=sets_imds_v2)
-    return _run("dry run of the builder", identity.builder_dry_run, scope)
+    return run_check("dry run of the builder", identity.builder_dry_run, scope)
 
 
 def examine(
@@ -64,20 +64,21 @@ def examine(
     too.
     """
     scope = Scope(cloud, plan, source_ami, nodes, sets_imds_v2, join)
-    findings = _run("identity", identity.identity, scope, decisive=True)
+    findings = run_check("identity", identity.identity, scope, decisive=True)
     if any(finding.level is Level.ERROR for finding in findings):
         return findings
     for name, check in CHECKS.items():
-        findings += _run(name, check, scope)
+        findings += run_check(name, check, scope)
     return findings
 
 
 def examine_cluster(cloud: Cloud, plan: PlanDocument, join: str | None, nodes: int = 1) -> list[Finding]:
     """All findings about the cluster that machines of a plan's image are to join. join, nodes: as of `examine`."""
-    return _run("cluster", clusters.cluster, Scope(cloud, plan, nodes=nodes, join=join))
+    return run_check("cluster", clusters.cluster, Scope(cloud, plan, nodes=nodes, join=join))
 
 
-def _run(name: str, check: Check, scope: Scope, *, decisive: bool = False) -> list[Finding]:
+def run_check(name: str, check: Check, scope: Scope, *, decisive: bool = False) -> list[Finding]:
+    """Run one check of the place; what it raises becomes a finding, or ends the rest where it is decisive."""
     return examined(name, functools.partial(check, scope), decisive=decisive)
 
 

@@ -96,8 +96,8 @@ def simulated_permissions(scope: Scope) -> Iterator[Finding]:
     instance = "arn:{}:ec2:{}:{}:instance/i-0123456789abcdef0".format(
         parsed["partition"], scope.place.region, parsed["account"]
     )
-    rows = [*_simulate(scope, principal, unconditional_actions())]
-    rows += _simulate(scope, principal, _OF_TAGGED, context=_tagged_context(), resources=[instance])
+    rows = [*simulate(scope, principal, unconditional_actions())]
+    rows += simulate(scope, principal, _OF_TAGGED, context=_tagged_context(), resources=[instance])
     for row in rows:
         if row["EvalDecision"] != "allowed":
             sure = row["EvalDecision"] == "explicitDeny" and not row.get("MissingContextValues")
@@ -121,13 +121,14 @@ def _tagged_context() -> list[ContextEntryTypeDef]:
     return [{"ContextKeyName": key, "ContextKeyValues": ["preflight"], "ContextKeyType": "string"} for key in keys]
 
 
-def _simulate(
+def simulate(
     scope: Scope,
     principal: str,
     actions: list[str],
     context: Sequence[ContextEntryTypeDef] = (),
     resources: Sequence[str] = ("*",),
 ) -> Iterator[EvaluationResultTypeDef]:
+    """Ask IAM's policy simulator whether a principal may call each action."""
     iam: IAMClient = scope.cloud.client("iam")
     for first in range(0, len(actions), _SIMULATED_A_CALL):
         names = actions[first : first + _SIMULATED_A_CALL]
@@ -160,7 +161,7 @@ def may_create_service_role(scope: Scope, service: str, arn: str) -> bool:
         {"ContextKeyName": "iam:AWSServiceName", "ContextKeyValues": [service], "ContextKeyType": "string"}
     ]
     action = ["iam:CreateServiceLinkedRole"]
-    (row,) = _simulate(scope, _principal(scope, caller), action, context, [arn])
+    (row,) = simulate(scope, _principal(scope, caller), action, context, [arn])
     return row["EvalDecision"] == "allowed"
 
 
@@ -193,7 +194,7 @@ def dry_runs(scope: Scope) -> Iterator[Finding]:
         subject = f"RunInstances {name} (proof)" if name == scope.builder else f"RunInstances {name}"
         efa = row.get("efa_interfaces", 0) if scope.plan and "efa" in scope.plan else 0
         has_other_way = len(capacity.ways_of(scope.place, name)) > 1
-        yield _dry_run(subject, ec2.run_instances, _launch_request(scope, ami, name, efa), has_other_way=has_other_way)
+        yield _dry_run(subject, ec2.run_instances, launch_request(scope, ami, name, efa), has_other_way=has_other_way)
 
 
 def builder_dry_run(scope: Scope) -> Iterator[Finding]:
@@ -212,7 +213,7 @@ def builder_dry_run(scope: Scope) -> Iterator[Finding]:
         yield ok("builder's metadata service", "the place demands no IMDSv2, which this Packer (before 1.7) cannot set")
 
 
-def _launch_request(scope: Scope, ami: str, instance_type: str, efa_interfaces: int = 0) -> dict[str, object]:
+def launch_request(scope: Scope, ami: str, instance_type: str, efa_interfaces: int = 0) -> dict[str, object]:
     """What a launch will ask for, but for the key pair, which does not exist yet: a policy may depend on all of it."""
     place = scope.place
     tags = {**place.tags, runs.TAG_RUN: "preflight"}
@@ -225,7 +226,7 @@ def _launch_request(scope: Scope, ami: str, instance_type: str, efa_interfaces: 
 
 def builder_request(scope: Scope, ami: str, sets_imds_v2: bool) -> dict[str, object]:
     """As packer/source.pkr.hcl asks for the builder: On-Demand, its root volume encrypted with the place's key."""
-    request = _launch_request(scope, ami, scope.builder)
+    request = launch_request(scope, ami, scope.builder)
     request.pop("InstanceMarketOptions", None)
     request.pop("CapacityReservationSpecification", None)
     if not sets_imds_v2:

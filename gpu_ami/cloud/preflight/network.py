@@ -218,13 +218,13 @@ def security_groups(scope: Scope) -> Iterator[Finding]:
             text = f"{group['GroupId']} is in {group['VpcId']}"
             yield error("security_group_ids", text, f"{vpc}, the subnet's VPC", "use a group of the subnet's VPC")
     if groups:
-        yield from _ssh_ingress(scope, groups)
+        yield from ssh_ingress(scope, groups)
         yield from _egress(groups)
     if groups and scope.nodes > 1:
-        yield from _members(scope, groups)
+        yield from traffic_of_members(scope, groups)
 
 
-def _members(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
+def traffic_of_members(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
     """Machines that work together may send everything to each other."""
     names, subject = ", ".join(group["GroupId"] for group in groups), "traffic between nodes"
     closed = ec2_groups.own_traffic(groups, efa=scope.plan is None or "efa" in scope.plan)
@@ -235,7 +235,8 @@ def _members(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[F
         yield error(subject, f"{names}: no {name}bound rule for all traffic of its own members", "such a rule", remedy)
 
 
-def _ssh_ingress(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
+def ssh_ingress(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
+    """Judge whether the security groups let SSH in, and from where. Session Manager needs no rule."""
     if scope.place.login.ssh_interface == "session_manager":
         return
     port = scope.place.login.ssh_port
@@ -316,7 +317,7 @@ def _route_table(scope: Scope, subnet: SubnetTypeDef) -> RouteTableTypeDef:
     return {}
 
 
-_JUMP_SECONDS = 5.0
+JUMP_SECONDS = 5.0
 _REMEDIES = {
     "aws": "install the AWS CLI, version 2 (https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html)",
     "session-manager-plugin": "install the Session Manager plugin (package session-manager-plugin of AWS)",
@@ -337,7 +338,7 @@ def ways_in(scope: Scope) -> Iterator[Finding]:
     if place.login.jump_key and not Path(place.login.jump_key).is_file():
         yield error("jump_key", f"{place.login.jump_key} does not exist", "a private key", "correct jump_key")
     if place.login.jump_host:
-        yield _jump_host(place.login.jump_host)
+        yield jump_host(place.login.jump_host)
     if place.login.ssh_interface == SESSION_MANAGER:
         yield from _session_manager(scope)
     if place.login.instance_connect_endpoint:
@@ -348,13 +349,13 @@ def ways_in(scope: Scope) -> Iterator[Finding]:
         yield warning(key, "Packer cannot log in to a builder through it", "for a build: jump_host", remedy)
 
 
-def _jump_host(name: str) -> Finding:
+def jump_host(name: str) -> Finding:
     """It answers as an SSH server. Names of OpenSSH's own configuration (Host …) are not known to this look-up."""
     host, _, port = name.partition("@")[2].partition(":")
     where, remedy = f"{host} port {port or 22}", "correct jump_host, start sshd there, or allow SSH from this machine"
     try:
-        with socket.create_connection((host, int(port or 22)), timeout=_JUMP_SECONDS) as connection:
-            connection.settimeout(_JUMP_SECONDS)
+        with socket.create_connection((host, int(port or 22)), timeout=JUMP_SECONDS) as connection:
+            connection.settimeout(JUMP_SECONDS)
             banner = connection.recv(64)
     except socket.gaierror:
         text = f"{host} is not in DNS; ssh's own configuration may know it"

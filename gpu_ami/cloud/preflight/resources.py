@@ -84,12 +84,12 @@ def source_ami(scope: Scope) -> Iterator[Finding]:
         yield error("source_ami", f"{text}: {image.get('Architecture')}", expected, "name an AMI of this architecture")
     if image.get("RootDeviceType", "ebs") != "ebs":
         yield error("source_ami", f"{text}: root device {image.get('RootDeviceType')}", "ebs", "name an EBS-backed AMI")
-    deprecated = _time(image.get("DeprecationTime", ""))
+    deprecated = parsed_time(image.get("DeprecationTime", ""))
     if deprecated and deprecated < datetime.now(UTC):
         text_deprecated = f"{text}, deprecated since {deprecated:%Y-%m-%d}"
         yield warning("source_ami", text_deprecated, "an AMI that is maintained", "name a newer release")
         return
-    created = _time(resolved["created"])
+    created = parsed_time(resolved["created"])
     if created and datetime.now(UTC) - created > _OLD:
         yield warning("source_ami", text, "an AMI of the last two years", "name a newer release")
     else:
@@ -123,7 +123,8 @@ def _allowed_amis(scope: Scope) -> str:
     return ""
 
 
-def _time(text: str) -> datetime | None:
+def parsed_time(text: str) -> datetime | None:
+    """Return an ISO 8601 time of AWS; UTC where it names no zone, None for another text."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

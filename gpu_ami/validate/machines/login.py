@@ -21,7 +21,7 @@ WAIT_SECONDS = 15.0  # between two looks at the units that a boot waits for
 LOOK_SECONDS = 5.0  # between two looks at console and state of a machine that does not answer
 
 
-_POLL_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 _SETTLE_SECONDS = 30.0  # a machine that is busy with its boot answers slowly
@@ -88,7 +88,7 @@ def reach(
     while time.monotonic() < deadline and not cancelled.is_set():
         try:
             connection = ssh.connect(target)
-            boot_id = _boot_id(connection)
+            boot_id = read_boot_id(connection)
             if boot_id != old_boot:
                 return connection, boot_id
             connection.close()
@@ -103,7 +103,7 @@ def reach(
             look()
             if kind is LoginSilent:
                 on_silence()
-        cancelled.wait(_POLL_SECONDS)
+        cancelled.wait(POLL_SECONDS)
     if cancelled.is_set():
         raise MachineError(f"{name}: the run was interrupted before an SSH login", details=[f"last answer: {last}"])
     raise kind(f"{name}: SSH login failed before the deadline", details=[f"last answer: {last}"])
@@ -172,11 +172,12 @@ def settle(
                 raise MachineError(f"{name}: {settling.stage} did not complete{by}", details=details)
             look()
             tell()
-            cancelled.wait(_POLL_SECONDS)
+            cancelled.wait(POLL_SECONDS)
         listener.mark(settling.stage)
 
 
-def _boot_id(connection: Connection) -> str:
+def read_boot_id(connection: Connection) -> str:
+    """Return the kernel's id of this boot; closes the connection where the machine does not answer."""
     try:
         return connection.run("cat /proc/sys/kernel/random/boot_id", timeout=30).text.strip()
     except BaseException:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from validator.transport import Target
 
 _CONSOLE_LINES = 30
-_START_ROUND_SECONDS = 60.0
+START_ROUND_SECONDS = 60.0
 _PROXY_SECONDS = 45.0  # until a tunnel stands and sshd's banner comes through it
 
 
@@ -128,13 +128,13 @@ class Boot:
             self._fail_on_panic(machine, panics)
             self._fail_if_not_running(machine)
 
-        with self._ingress_on_error(machine) as on_silence:
+        with self.ingress_on_error(machine) as on_silence:
             connection, machine.boot_id = reach(
                 target, deadline, self.cancelled, name, machine.boot_id, look=look, on_silence=on_silence
             )
         try:
             if not machine.host_key:
-                self._compare_with_console(machine, connection.host_key)
+                self.compare_with_console(machine, connection.host_key)
             machine.host_key = connection.host_key
             record_host_key(target, connection.host_key)
             self.mark(machine, "ssh", started)
@@ -166,7 +166,7 @@ class Boot:
     def say(self, machine: Machine, text: str) -> None:
         self.progress.note(f"{machine.instance_type} {machine.instance_id}: {text}")
 
-    def _compare_with_console(self, machine: Machine, host_key: str) -> None:
+    def compare_with_console(self, machine: Machine, host_key: str) -> None:
         """MachineError where the console shows other host keys than the first contact: another machine answers.
 
         cloud-init writes the keys there at the first boot; a console that does not show them yet decides nothing.
@@ -206,7 +206,7 @@ class Boot:
             raise MachineError(f"{machine.instance_type}: {reason}")
 
     @contextmanager
-    def _ingress_on_error(self, machine: Machine) -> Iterator[Callable[[], None]]:
+    def ingress_on_error(self, machine: Machine) -> Iterator[Callable[[], None]]:
         """Adds who may connect to a login that never got an answer; yields what to call at each such attempt.
 
         MachineError at the first of them where the security groups let nobody in. A program that leads to the machine
@@ -282,8 +282,8 @@ def _start(boot: Boot, instance_id: str) -> None:
         try:
             return boot.cloud.start(instance_id)
         except CapacityError as error:
-            over = time.monotonic() + _START_ROUND_SECONDS > deadline
-            if over or aws_errors.is_quota(error.code) or boot.cancelled.wait(_START_ROUND_SECONDS):
+            over = time.monotonic() + START_ROUND_SECONDS > deadline
+            if over or aws_errors.is_quota(error.code) or boot.cancelled.wait(START_ROUND_SECONDS):
                 raise
 
 

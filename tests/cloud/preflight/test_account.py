@@ -128,7 +128,7 @@ def test_dry_run_asks_for_what_a_launch_asks_for() -> None:
         "aws", "us-east-1", instance_profile="images", tags={"team": "ml"}, network=Network(("subnet-1",), ("sg-1",)),
         login=Login(ssh_interface="private_ip"), capacity=Capacity(ways={"g5.*": ("spot",)}),
     )  # fmt: skip
-    asked = identity._launch_request(SimpleNamespace(place=place, ec2=None), "ami-1", "g5.xlarge")  # type: ignore[arg-type]
+    asked = identity.launch_request(SimpleNamespace(place=place, ec2=None), "ami-1", "g5.xlarge")  # type: ignore[arg-type]
     assert asked["MetadataOptions"]["HttpTokens"] == "required"  # type: ignore[index]
     assert asked["IamInstanceProfile"] == {"Name": "images"} and "InstanceMarketOptions" in asked
     assert {kind["ResourceType"] for kind in asked["TagSpecifications"]} >= {"instance", "volume"}  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ def test_scope_lists_each_instance_type_once_the_builder_first() -> None:
     ],
 )
 def test_time_of_an_image(text: str, expected: datetime | None) -> None:
-    assert resources._time(text) == expected
+    assert resources.parsed_time(text) == expected
 
 
 def test_without_a_plan_there_is_no_source_ami_to_look_up() -> None:

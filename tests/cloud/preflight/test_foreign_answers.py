@@ -72,14 +72,14 @@ def test_an_answer_with_a_hole_is_a_finding_or_none(wired: tuple[Account, Wire])
     for name, check in {"identity": identity.identity, **examination.CHECKS}.items():
         wire.answers.clear()
         wire.replace("")
-        examination._run(name, check, scope)
+        examination.run_check(name, check, scope)
         for operation, answer in sorted(wire.answers.items()):
             if len(answer) > MOST_BYTES:
                 continue
             for hole, change in holes(answer):
                 wire.replace(operation, change=change)
                 try:
-                    findings = examination._run(name, check, scope)
+                    findings = examination.run_check(name, check, scope)
                 except Exception as error:
                     raise AssertionError(f"{name}: {operation}: {hole}: {error!r}") from error
                 assert preflight.exit_code(findings) in (0, 2, 4)

@@ -61,17 +61,17 @@ def test_the_jump_host_has_to_answer_as_an_ssh_server(sent: bytes | None, level:
         server.close()
     else:
         threading.Thread(target=serve, daemon=True).start()
-    finding = network._jump_host(f"admin@127.0.0.1:{port}")
+    finding = network.jump_host(f"admin@127.0.0.1:{port}")
     assert (finding.level, finding.subject) == (level, "jump_host")
     assert f"127.0.0.1 port {port}" in finding.found and found in finding.found
     server.close()
 
 
 def test_a_jump_host_that_drops_connections_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_JUMP_SECONDS", 0.3)
+    monkeypatch.setattr(network, "JUMP_SECONDS", 0.3)
     with socket.socket() as probe:
         probe.bind(("127.99.3.3", 0))
         port = probe.getsockname()[1]
     dropped = DroppedPort("127.99.3.3", port)
-    assert network._jump_host(f"admin@127.99.3.3:{port}").found == f"127.99.3.3 port {port}: does not answer"
+    assert network.jump_host(f"admin@127.99.3.3:{port}").found == f"127.99.3.3 port {port}: does not answer"
     dropped.close()

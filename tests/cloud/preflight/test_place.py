@@ -9,7 +9,7 @@ import pytest
 
 from gpu_ami.cloud import Capacity, Login, Network, Place
 from gpu_ami.cloud.preflight import network, resources
-from gpu_ami.cloud.preflight.findings import Level, ok
+from gpu_ami.cloud.preflight.findings import Level
 from gpu_ami.cloud.preflight.resources import quota_of, reservations
 from gpu_ami.recipes import load_facts
 from tests.aws_requests import Checked
@@ -135,10 +135,10 @@ def rule(**sources: Any) -> dict[str, Any]:
 def test_ssh_ingress(rules: list[Any], level: Level, found: str) -> None:
     scope: Any = SimpleNamespace(place=Place("aws", "us-east-1"))
     groups: Any = [{"GroupId": "sg-1", "IpPermissions": rules}]
-    (finding,) = network._ssh_ingress(scope, groups)
+    (finding,) = network.ssh_ingress(scope, groups)
     assert finding.level is level and found in finding.found
     session: Any = SimpleNamespace(place=Place("aws", "us-east-1", login=Login(ssh_interface="session_manager")))
-    assert list(network._ssh_ingress(session, groups)) == []
+    assert list(network.ssh_ingress(session, groups)) == []
 
 
 MEMBERS = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}
@@ -154,18 +154,22 @@ MEMBERS = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}
 def test_traffic_between_nodes(egress: list[Any], level: Level, found: str) -> None:
     scope: Any = SimpleNamespace(place=Place("aws", "us-east-1"), plan=None, nodes=2)
     groups: Any = [{"GroupId": "sg-1", "IpPermissions": [MEMBERS], "IpPermissionsEgress": egress}]
-    (finding,) = network._members(scope, groups)
+    (finding,) = network.traffic_of_members(scope, groups)
     assert (finding.level, finding.found) == (level, found)
 
 
 def test_quotas_are_for_all_nodes() -> None:
-    scope: Any = SimpleNamespace(proven=[{"name": "p5.48xlarge"}], builder="", nodes=4, place=Place("aws", "us-east-1"))
-    asked: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resources, "_described", lambda _: {"p5.48xlarge": {"VCpuInfo": {"DefaultVCpus": 192}}})
-        patch.setattr(resources, "_running_vcpus", lambda _: {})
-        patch.setattr(
-            resources, "_quota", lambda _scope, _quota, needed, _running: asked.append(needed) or ok("quota", "")
-        )
-        list(resources.quotas(scope))
-    assert asked == [4 * 192]
+    name = "p5.48xlarge"
+    pages = {
+        "describe_instance_types": {"InstanceTypes": [{"InstanceType": name, "VCpuInfo": {"DefaultVCpus": 192}}]},
+        "describe_instances": {"Reservations": []},
+    }
+    ec2 = SimpleNamespace(get_paginator=lambda call: SimpleNamespace(paginate=lambda **_: [pages[call]]))
+    quota = SimpleNamespace(get_service_quota=lambda **_: {"Quota": {"Value": 4.0 * 192 - 1}})
+    cloud = SimpleNamespace(client=lambda _: quota)
+    scope: Any = SimpleNamespace(
+        proven=[{"name": name}], instance_types=[name], builder="", nodes=4, place=Place("aws", "us-east-1"),
+        ec2=ec2, cloud=cloud,
+    )  # fmt: skip
+    (finding,) = resources.quotas(scope)
+    assert (finding.level, finding.expected) == (Level.ERROR, f"at least {4 * 192}")

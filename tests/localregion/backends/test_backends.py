@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from localregion.backends import logs
-from localregion.backends.ec2 import _named
+from localregion.backends.ec2 import named_key
 from localregion.backends.instance import InstanceView
 from tests.localregion.conftest import BASE_ID, PUBLIC_KEY, Region, World
 
@@ -37,8 +37,8 @@ def test_a_view_has_what_the_launch_asked_for(world: World) -> None:
 
 def test_a_key_has_its_pair_s_name_in_the_metadata() -> None:
     """As in EC2's user guide (public-keys/0/openssh-key). Packer removes its own key from an image by that name."""
-    assert _named("ssh-rsa AAAA", "packer_1") == "ssh-rsa AAAA packer_1"
-    assert _named(PUBLIC_KEY, "mine") == PUBLIC_KEY
+    assert named_key("ssh-rsa AAAA", "packer_1") == "ssh-rsa AAAA packer_1"
+    assert named_key(PUBLIC_KEY, "mine") == PUBLIC_KEY
 
 
 def test_a_view_does_not_change(world: World) -> None:
@@ -134,7 +134,8 @@ def test_a_parameter_points_to_the_newest_image(world: World) -> None:
     name = "/aws/service/eks/image_id"
     for image_id in ("ami-1", "ami-2"):
         world.ec2.point_parameter(name, image_id)
-    found = ssm_backends[world.ec2.account]["us-east-1"]._parameters[name]
+    found, _ = ssm_backends[world.ec2.account]["us-east-1"].get_parameter_history(name, None)
+    assert found
     assert [(one.value, one.version) for one in found][-2:] == [
         ("ami-1", found[-2].version),
         ("ami-2", found[-1].version),

@@ -170,7 +170,7 @@ def test_an_image_is_kept_only_when_the_hosts_disk_has_it(world: World, monkeypa
         assert not (world.layout.image(image.id) / "image.json").exists()
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(store, "_fsync", lost)
+    monkeypatch.setattr(store, "flush_to_disk", lost)
     image = create_image(world, running(world), "made", no_reboot=True)
     world.settle()
     world.ec2.backend.create_tags([image.id], {"run": "r1"})

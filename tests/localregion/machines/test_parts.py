@@ -103,7 +103,7 @@ def fake_qemu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setattr(platforms, "DEVICE", tmp_path)  # a device that can be opened
-    monkeypatch.setattr(platforms, "_DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr(platforms, "DEADLINE_SECONDS", 2.0)
 
 
 @pytest.mark.parametrize(

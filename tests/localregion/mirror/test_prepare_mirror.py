@@ -98,7 +98,7 @@ def test_conditions_reach_the_region_and_have_no_meaning_on_aws(
 def test_region_comes_up_with_what_a_plan_needs(
     tmp_path: Path, done: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_status", lambda *_: "status")
+    monkeypatch.setattr(command, "region_status", lambda *_: "status")
     written: list[Any] = []
     monkeypatch.setattr(Plan, "write", lambda plan, folder, place: written.append((plan.document, folder, place)))
     document = DOCUMENT | {"digest": digest_of(DOCUMENT)}

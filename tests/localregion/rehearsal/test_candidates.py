@@ -36,7 +36,7 @@ def test_a_recipe_without_a_base_image_is_a_row_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is never missing: whoever reads the table sees that nobody tried it."""
-    monkeypatch.setattr(source_ami, "_SYSTEMS", {})
+    monkeypatch.setattr(source_ami, "BASE_SYSTEMS", {})
     (found,) = find(tmp_path, RECIPES / "debian12-gpu.yml")
     assert (found.row.result, found.row.exit_code, found.is_settled) == ("NO BASE IMAGE", 0, True)
     assert "no base image for debian 12 on x86_64" in found.row.reason

@@ -182,7 +182,7 @@ def test_the_first_host_key_is_the_one_on_the_console(world: World, console: str
     boot, reached = a_boot(world), a_machine()
     if refused:
         with pytest.raises(MachineError, match="shows another host key than the machine's console") as caught:
-            boot._compare_with_console(reached, "ssh-ed25519 AAAAfirst")
+            boot.compare_with_console(reached, "ssh-ed25519 AAAAfirst")
         assert not is_at_fault(caught.value)
     else:
-        boot._compare_with_console(reached, "ssh-ed25519 AAAAfirst")
+        boot.compare_with_console(reached, "ssh-ed25519 AAAAfirst")

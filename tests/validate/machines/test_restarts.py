@@ -54,7 +54,7 @@ def test_stop_and_start_may_lead_to_another_address(world: World) -> None:
 
 
 def test_a_start_without_capacity_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_START_ROUND_SECONDS", 0.01)
+    monkeypatch.setattr(machine, "START_ROUND_SECONDS", 0.01)
     world.way_back = ["refused", "new"]
     short = CapacityError("starting i-1", code="InsufficientInstanceCapacity")
     boot, left = a_boot(world), [short, short]

@@ -49,6 +49,14 @@ class Ec2:
         return answer  # type: ignore[no-any-return]
 
 
+def join_watch() -> None:
+    """Waits until the thread of a watch that was closed has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "watch i-1":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
 def test_trouble_is_reported_once_and_a_refused_poll_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "POLL_SECONDS", 0.01)
     seen, reported = list[str](), threading.Event()
@@ -60,7 +68,7 @@ def test_trouble_is_reported_once_and_a_refused_poll_is_repeated(monkeypatch: py
     ec2: Any = Ec2(CloudError("RequestLimitExceeded"), instance("running"), instance("stopped", message="taken"))
     with Watch(ec2, "i-1", report) as looking:
         assert reported.wait(30)
-    looking._thread.join(30)
+    join_watch()
     assert seen == [looking.reason] == ["instance i-1 is stopped: taken"]
 
 
@@ -68,6 +76,6 @@ def test_nothing_is_reported_of_a_machine_that_runs(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(console, "POLL_SECONDS", 0.01)
     ec2: Any = Ec2(instance("running"))
     with Watch(ec2, "i-1", pytest.fail) as looking:
-        looking._ended.wait(0.1)
-    looking._thread.join(30)
-    assert looking.reason == "" and not looking._thread.is_alive()
+        threading.Event().wait(0.1)
+    join_watch()
+    assert looking.reason == ""

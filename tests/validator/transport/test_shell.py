@@ -19,7 +19,7 @@ from paramiko import SSHException
 from validator.transport import shell as shell_module
 from validator.transport.budget import Budget
 from validator.transport.errors import BudgetSpent
-from validator.transport.shell import Command, Shell, _evaluated
+from validator.transport.shell import Command, Shell, in_own_shell
 from validator.transport.ssh import ConnectionDropped, Target
 
 
@@ -220,7 +220,7 @@ def test_commands_without_a_process_run_together(start: Start) -> None:
 def test_a_command_that_hangs_among_others_expires_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `test -e` of a file on a server that does not answer."""
     marker = a_long_time()
-    monkeypatch.setattr(shell_module, "_BUILTIN", re.compile(r"(?:echo|sleep) .*"))
+    monkeypatch.setattr(shell_module, "BUILTIN", re.compile(r"(?:echo|sleep) .*"))
     texts = ["echo before", f"sleep {marker}", "echo after", "echo last"]
     answers = start().execute([Command(text, 1.0) for text in texts])
     assert [(answer.stdout, answer.expired) for answer in answers] == [
@@ -299,7 +299,7 @@ def test_directory_of_the_shell_is_removed(start: Start) -> None:
     ],
 )
 def test_shell_syntax_runs_in_its_own_shell(text: str, evaluated: str) -> None:
-    assert _evaluated(text) == evaluated
+    assert in_own_shell(text) == evaluated
 
 
 @pytest.mark.parametrize("announced", [None, 1 << 20])

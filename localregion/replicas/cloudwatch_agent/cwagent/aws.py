@@ -30,7 +30,7 @@ _RETRIED = (
     "RequestLimitExceeded",
 )
 _STALE_CREDENTIALS = ("ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId")
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
+FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
 _SILENT_TRIES = 3  # as many as the SDK's: the agent logs a failure only after them
 
 
@@ -90,7 +90,7 @@ class Service:
 
         `last`: the agent is ending; three tries, then Stopping.
         """
-        wait, tries = _FIRST_WAIT, 0
+        wait, tries = FIRST_WAIT, 0
         while True:
             tries += 1
             try:

@@ -28,7 +28,7 @@ with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "measurements
 FRACTIONS = [name for name, row in _ROWS.items() if row["fraction"]]  # the others are integers
 # measurement → its paths in a <gpu> → the first release that reads it; of several the last that has a number.
 PLACES = {name: row["paths"] for name, row in _ROWS.items()}
-_warned: set[str] = set()
+warned_schemas: set[str] = set()
 
 
 class SampleFailed(Exception):
@@ -75,12 +75,12 @@ def _answer(program: str) -> tuple[int, bytes]:
                 output, _ = process.communicate(timeout=0.25)
                 return process.returncode, output
             except subprocess.TimeoutExpired:
-                if time.monotonic() - started - _computed(process.pid) > SECONDS:
+                if time.monotonic() - started - processor_seconds(process.pid) > SECONDS:
                     process.kill()
                     raise subprocess.TimeoutExpired([program, "-q", "-x"], SECONDS) from None
 
 
-def _computed(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
     """Seconds that a process ran, and waited for a processor where the kernel counts that."""
     ran = waited = 0.0
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -100,8 +100,8 @@ def parse(
 
     layout = _LAYOUT.search(text[:1000])
     name = layout.group(1).decode() if layout else "v11"
-    if _release(release) < _KNOWN_AFTER.get(name, (9,)) and name not in _warned:
-        _warned.add(name)
+    if _release(release) < _KNOWN_AFTER.get(name, (9,)) and name not in warned_schemas:
+        warned_schemas.add(name)
         warn(f'[inputs.nvidia_smi] Unknown schema version "{name}", using latest know schema for parsing.')
     try:
         root = tree.fromstring(text)

@@ -45,7 +45,7 @@ def configure_docker(options: Namespace) -> None:
 
 def configure_containerd(options: Namespace) -> None:
     path = options.config or CONTAINERD
-    source = _dumped() if options.config_source == "command" else _parsed(read(path) or "", path)
+    source = dumped_config() if options.config_source == "command" else _parsed(read(path) or "", path)
     version = source.get("version", 1 if source else 2)
     if version == 1:
         raise Failure("unable to load config for runtime containerd: this replica knows versions 2 and 3")
@@ -68,7 +68,8 @@ def configure_containerd(options: Namespace) -> None:
     _import(path, os.path.dirname(drop_in), version)
 
 
-def _dumped() -> Table:
+def dumped_config() -> Table:
+    """Return the configuration that containerd runs with."""
     done = subprocess.run(["containerd", "config", "dump"], capture_output=True, text=True)
     if done.returncode != 0:
         reason = "failed to run command containerd [config dump]: exit status %d" % done.returncode
