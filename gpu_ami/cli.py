@@ -154,7 +154,8 @@ def _live_display(stream: IO[str]) -> Display:
     return LiveDisplay(stream)
 
 
-def _print(outcome: commands.Outcome, args: argparse.Namespace) -> None:
+def print_outcome(outcome: commands.Outcome, args: argparse.Namespace) -> None:
+    """Print the result of a command: JSON where it is asked for, else its text."""
     if args.json and outcome.data is not None:
         print(foreign_text.json_text(outcome.data, indent=2))
         return
@@ -251,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if left_out := environment.note():
                 progress.note(left_out)
             outcome: commands.Outcome = args.execute(args, progress)
-        _print(outcome, args)
+        print_outcome(outcome, args)
         sys.stdout.flush()
         return outcome.exit_code
     except KeyboardInterrupt as interrupt:

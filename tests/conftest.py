@@ -30,7 +30,7 @@ for _server in (socketserver.BaseServer, BaseWSGIServer):
     _server.serve_forever.__defaults__ = (0.02,)
 
 # What a command prints under --json in any test is as its schema says.
-cli._print = json_documents.checked(cli._print)
+cli.print_outcome = json_documents.checked(cli.print_outcome)
 
 # A shell starts what runs in the background (`make test &`) with SIGINT ignored, and every program started from it
 # inherits that: tests of Ctrl-C would wait for programs that never hear it.

@@ -155,7 +155,7 @@ class Builder:
     machines: list[cost.MachineTime] = field(default_factory=list)
     _way: capacity.Way = field(default_factory=capacity.Way)
     _instances: list[str] = field(default_factory=list)
-    _started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
     def make(
         self, variables: Mapping[str, str], description: str, records: Path | None = None
@@ -242,7 +242,7 @@ class Builder:
         self.run.note_builder(instance_id)
 
     def _seconds_left(self) -> float:
-        return min(self.seconds - (time.monotonic() - self._started), packer.BUILD_SECONDS)
+        return min(self.seconds - (time.monotonic() - self.started), packer.BUILD_SECONDS)
 
     def _run_packer(self, variables: Mapping[str, str], records: Path | None) -> packer.Made:
         for seconds in THROTTLED_SECONDS:

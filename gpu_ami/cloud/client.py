@@ -75,18 +75,15 @@ class Cloud:
     def __init__(self, place: Place, say: Callable[[str], object] = lambda _: None) -> None:
         self.place, self.say = place, say
         self._outage_said = float("-inf")  # time.monotonic()
-        self._ec2: EC2Client | None = None
         self._clients: dict[str, Any] = {}
         self._created: dict[str, float] = {}  # id → when this object created it
         self._ways: dict[str, str] = {}  # instance → capacity.Way.kind
         self._zones: dict[str, str] = {}  # subnet or reservation → Availability Zone
 
-    @property
+    @functools.cached_property
     def ec2(self) -> EC2Client:
-        if self._ec2 is None:
-            with _translated("opening a session"):
-                self._ec2 = cast("EC2Client", self.client("ec2"))
-        return self._ec2
+        with _translated("opening a session"):
+            return cast("EC2Client", self.client("ec2"))
 
     def session(self) -> Any:
         """A boto3 session of this place's region and credentials."""

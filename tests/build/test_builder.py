@@ -205,7 +205,7 @@ def test_all_images_of_a_build_share_one_deadline(
     with runs.begin(home, "aws") as run:
         made = builder.Builder(a_plan("ami-0"), tmp_path, cloud, run, root, QUIET, seconds=1000.0)
         made.make({}, "the first")
-        made._started -= 600.0
+        made.started -= 600.0
         made.make({}, "the second")
     assert 900.0 < given[0] <= 1000.0 and 300.0 < given[1] <= 400.0
 

@@ -194,7 +194,7 @@ def refused(code: str, operation: str = "DescribeInstances") -> ClientError:
 def fake(monkeypatch: pytest.MonkeyPatch, **calls: Any) -> Cloud:
     """A Cloud whose EC2 client answers as told; the clock of its waits stands still but for their sleeps."""
     cloud = Cloud(Place(name="aws", region="us-east-1"))
-    cloud._ec2 = SimpleNamespace(**calls)  # type: ignore[assignment]
+    cloud.ec2 = SimpleNamespace(**calls)  # type: ignore[assignment]
     clock = [1000.0]
     monkeypatch.setattr(client.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(client.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from gpu_ami.cli import main
 from gpu_ami.errors import MachineError, UsageError
 from gpu_ami.events import reader
+from tests.scripted_host import ScriptedConnection
 
 LOG = """\
 Jul 20 16:33:30 gpu kernel: NVRM: GPU at PCI:0000:00:1e: GPU-12345678-1234-1234-1234-123456789abc
@@ -114,28 +114,10 @@ def test_invalid_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str], poli
     assert code == 2 and complaint in err
 
 
-class _Host:
-    """An SSH connection that answers with a log."""
-
-    def __init__(self, lines: list[bytes]) -> None:
-        self.lines = lines
-        self.commands: list[str] = []
-
-    def stream(self, command: str) -> Iterator[bytes]:
-        self.commands.append(command)
-        yield from self.lines
-
-    def __enter__(self) -> _Host:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 def test_host_is_read_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     from validator.transport import ssh
 
-    host = _Host(LOG.encode().splitlines())
+    host = ScriptedConnection(lambda _command: LOG)
     targets: list[Any] = []
     monkeypatch.setattr(ssh, "connect", lambda target: targets.append(target) or host)
     with reader.open_host("ssh://admin@127.0.0.1:2222", key_file=Path("/k")) as stream:
@@ -146,7 +128,7 @@ def test_host_is_read_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
         2222,
         Path("/k"),
     )
-    assert "/var/log/gpuevent.jsonl" in host.commands[0]
+    assert "/var/log/gpuevent.jsonl" in host.asked[0][0]
 
 
 def test_unreachable_host_is_a_machine_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def quicken() -> None:
         return replace(place, api=replace(place.api, consistent_seconds=12.0 / SPEED))
 
     cloud.load_place = load
-    runs._BEAT_SECONDS = 0.2
+    runs.BEAT_SECONDS = 0.2
     publication.POLL_SECONDS = image_parameters.POLL_SECONDS = 0.05
 
 

@@ -18,6 +18,7 @@ from gpu_ami.release.verification import Findings
 from tests.observe import foreign_images as foreign
 from tests.release import examples
 from tests.release.test_verification_host import verified
+from tests.scripted_host import ScriptedConnection
 
 MODULE = f"module {examples.MODULE.removeprefix('/usr')}"
 INSTALLED = {"package nvidia-utils 580.1 amd64", "package libc6 2:2.36-9+deb12u10 amd64", MODULE}
@@ -87,16 +88,7 @@ def test_a_certificate_without_a_bill_says_so(tmp_path: Path) -> None:
 
 
 def connected(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], bytes]) -> Any:
-    class Connection:
-        def __enter__(self) -> Connection:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def run(self, command: str, timeout: float) -> Any:
-            return SimpleNamespace(stdout=answer(command))
-
-    monkeypatch.setattr("validator.transport.ssh.connect", lambda _target: Connection())
+    monkeypatch.setattr("validator.transport.ssh.connect", lambda _target: ScriptedConnection(answer))
     return SimpleNamespace(address="192.0.2.1")
 
 

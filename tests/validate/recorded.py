@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.plan.document import digest_of
+from tests.scripted_host import ScriptedConnection
 from validator.probes.hardware import Board, Golden, Hardware
 from validator.transport import ssh
-from validator.transport.ssh import Finished
 
 PCI = "0000:00:1b.0 {} nvidia\n0000:00:1c.0 {} nvidia\n"
 XML = "".join(
@@ -46,27 +46,12 @@ def write_plan(folder: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(content | {"digest": digest_of(content)}))
 
 
-class FakeConnection:
-    """A machine that answers from a table, in the way of validator.transport.ssh."""
-
-    def __init__(self, **answers: str) -> None:
-        self.answers = ANSWERS | answers
-        self.target = ssh.Target("10.0.0.7", user="admin")
-        self.closed = False
-
-    def run(self, command: str, timeout: float = 60.0) -> Finished:
-        reply = next(reply for start, reply in self.answers.items() if command.startswith(start))
-        return Finished(0 if reply else 9, reply.encode(), b"", 0.1)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeConnection]:
+def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScriptedConnection]:
     """A function of changed answers: from its call on, the machine answers with them at every address."""
 
-    def answer(**answers: str) -> FakeConnection:
-        connection = FakeConnection(**answers)
+    def answer(**answers: str) -> ScriptedConnection:
+        script = {f"{start}*": (0 if reply else 9, reply) for start, reply in (ANSWERS | answers).items()}
+        connection = ScriptedConnection(script, ssh.Target("10.0.0.7", user="admin"))
         monkeypatch.setattr(ssh, "connect", lambda target: connection)
         return connection
 

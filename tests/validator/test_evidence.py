@@ -9,35 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import testinfra.host
-from testinfra.backend import base
 
 from onhost import support_bundle
+from tests.scripted_host import Reply, table_host
 from validator import evidence, file_account, remote, secret_shapes
 from validator.results import Replica
 
 
-class Recorder(base.BaseBackend):  # type: ignore[misc]
-    """A host that has a bug report, and says the command's first word to everything else."""
-
-    NAME = "recorder"
-
-    def __init__(self, script: tuple[int, bytes, bytes]) -> None:
-        super().__init__("recorder")
-        self.script = script
-        self.asked: list[str] = []
-
-    def run(self, command: str, *_: Any, **__: Any) -> base.CommandResult:
-        self.asked.append(command)
-        answer = self.script if "nvidia-bug-report.sh" in command else (0, command.split()[0].encode(), b"")
-        return self.result(answer[0], command.encode(), answer[1], answer[2])
+def recorder(report: Reply, text: str = "") -> Any:
+    """A host that has a bug report, and says the text, or the command's first word, to everything else."""
+    return table_host(lambda command: report if "nvidia-bug-report.sh" in command else text or command.split()[0])
 
 
-def keep(folder: Path, verdict: str, script: tuple[int, bytes, bytes], restarted: bool = False) -> Recorder:
-    host = testinfra.host.Host(Recorder(script))
+def keep(folder: Path, verdict: str, report: Reply, restarted: bool = False) -> list[str]:
+    host = recorder(report)
     evidence.collect(host, folder, failed=verdict == "FAIL", restarted=restarted)
-    backend: Recorder = host.backend
-    return backend
+    return list(host.backend.asked)
 
 
 # journalctl -b -o short-precise of Debian 12 (systemd 252), and of Ubuntu 22.04 (systemd 249), which names no units.
@@ -73,7 +60,7 @@ def test_boot_is_the_journal_s_where_systemd_does_not_answer() -> None:
 
 
 def test_bug_report_of_a_failure(tmp_path: Path) -> None:
-    asked = keep(tmp_path, "FAIL", (0, gzip.compress(b"report"), b"")).asked
+    asked = keep(tmp_path, "FAIL", (0, gzip.compress(b"report"), b""))
     assert gzip.decompress((tmp_path / evidence.BUG_REPORT).read_bytes()) == b"report"
     assert not (tmp_path / f"{evidence.BUG_REPORT}.txt").exists()
     assert len(asked) > len(evidence.COMMANDS)
@@ -81,7 +68,7 @@ def test_bug_report_of_a_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verdict", ["PASS", "UNPROVEN", "FLAKY"])
 def test_no_bug_report_without_a_failure(tmp_path: Path, verdict: str) -> None:
-    asked = keep(tmp_path, verdict, (0, b"report", b"")).asked
+    asked = keep(tmp_path, verdict, (0, b"report", b""))
     assert not any("nvidia-bug-report" in command for command in asked)
     assert not (tmp_path / evidence.BUG_REPORT).exists()
 
@@ -107,7 +94,7 @@ def test_evidence_after_a_restart_is_of_that_boot(tmp_path: Path) -> None:
 
 def test_what_a_check_has_read_is_not_collected_again(tmp_path: Path) -> None:
     """gpu-ami-diagnose starts nvidia-smi three times: 12 s of an emulated machine's processor beside other work."""
-    host = testinfra.host.Host(Recorder((127, b"", b"")))
+    host = recorder((127, b"", b""))
     evidence.collect(host, tmp_path, failed=False, kept={evidence.DIAGNOSIS_FILE: '{"schema": 1}'})
     assert (tmp_path / evidence.DIAGNOSIS_FILE).read_text() == '{"schema": 1}'
     assert evidence.COMMANDS[evidence.DIAGNOSIS_FILE] not in host.backend.asked
@@ -135,7 +122,7 @@ def test_materials_of_the_image_s_files_are_not_collected_again(
     of_files.mkdir()
     if materials is not None:
         (of_files / evidence.MATERIALS_FILE).write_text(materials)
-    host = testinfra.host.Host(Recorder((127, b"", b"")))
+    host = recorder((127, b"", b""))
     evidence.collect(host, folder, failed=failed, image_files=of_files)
     assert (evidence.COMMANDS[evidence.MATERIALS_FILE] in host.backend.asked) is collected
     assert (folder / evidence.MATERIALS_FILE).exists() is collected
@@ -245,18 +232,6 @@ def test_a_bundle_for_support_has_files_of_the_evidence() -> None:
     assert support_bundle.FILES.items() <= of_proof.items()
 
 
-class Printing(Recorder):
-    """A host that answers each command with one text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__((127, b"", b""))
-        self.text = text.encode()
-
-    def run(self, command: str, *_: Any, **__: Any) -> base.CommandResult:
-        text = self.script[1] if "nvidia-bug-report.sh" in command else self.text
-        return self.result(0, command.encode(), text, b"")
-
-
 SECRETS = {
     "AKIAIOSFODNN7EXAMPLE": "cloud-init: aws_access_key_id AKIAIOSFODNN7EXAMPLE",
     "wJalrXUtnFEMI": "export AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
@@ -272,7 +247,7 @@ SECRETS = {
 def test_what_looks_like_a_secret_is_not_kept(tmp_path: Path, secret: str) -> None:
     """cloud-init's output and the journal have what user data printed."""
     text = f"before\n{SECRETS[secret]}\nkernel: NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus.\n"
-    evidence.collect(testinfra.host.Host(Printing(text)), tmp_path, failed=False)
+    evidence.collect(recorder((0, b""), text), tmp_path, failed=False)
     kept = (tmp_path / "journal.log").read_text()
     assert secret not in kept and secret not in (tmp_path / "cloud-init.log").read_text()
     assert kept.startswith("before\n") and "Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus." in kept
@@ -282,8 +257,7 @@ def test_what_looks_like_a_secret_is_not_kept(tmp_path: Path, secret: str) -> No
 def test_no_file_of_the_evidence_has_a_secret(tmp_path: Path, secret: str) -> None:
     """JSON, XML and the vendor's compressed report, too; JSON can still be read."""
     text = json.dumps({"said": ["before", SECRETS[secret]], "n": 1})
-    host = testinfra.host.Host(Printing(text))
-    host.backend.script = (0, gzip.compress(f"{SECRETS[secret]}\n".encode() * 2), b"")
+    host = recorder(gzip.compress(f"{SECRETS[secret]}\n".encode() * 2), text)
     evidence.collect(host, tmp_path, failed=True, kept={"kept.json": text, "kept.log": SECRETS[secret]})
     for path in tmp_path.iterdir():
         data = path.read_bytes()

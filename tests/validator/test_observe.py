@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from tests.validator.conftest import Run
 from validator.observe import Observe, output, unproven
 from validator.results import Hop, RunningCheck

@@ -76,8 +76,8 @@ def read(output: bytes) -> Mapping[str, Answer]:
 
 WORKERS = 4
 _CHUNK = 1 << 16
-_SLACK_SECONDS = 15.0  # after a command's deadline, for the host to kill it and to answer
-_START_SECONDS = 60.0  # of the shell, with what it says of the host (py)
+SLACK_SECONDS = 15.0  # after a command's deadline, for the host to kill it and to answer
+START_SECONDS = 60.0  # of the shell, with what it says of the host (py)
 _FRAME_BYTES = 4 * OUTPUT_BYTES  # of all outputs of a batch
 _HEADER_BYTES = 16 << 20  # before the outputs: what a login script prints, and the answers to constant commands
 
@@ -120,7 +120,7 @@ class Shell:
         self._ready = False
         self.constants: Mapping[str, Answer] = {}  # of the host (py), once it is ready
         self._busy = False  # a batch is running
-        self._until = time.monotonic() + _START_SECONDS
+        self._until = time.monotonic() + START_SECONDS
         self._fault: TransportFault | None = None
         self.root = root
         self._command = "sudo -n sh" if root and connection.target.user != "root" else "sh"
@@ -141,7 +141,7 @@ class Shell:
         if self._ready:
             return
         try:
-            self._line_with_mark(time.monotonic() + _START_SECONDS)
+            self._line_with_mark(time.monotonic() + START_SECONDS)
         except (ConnectionDropped, CommandExpired) as error:
             self.ssh_channel.settimeout(1.0)
             stderr = ""
@@ -166,7 +166,7 @@ class Shell:
         script = batch_script(batch)
         self.batches += 1
         self.commands += len(batch)
-        patience = max(command.deadline for command in batch) + 1 + _SLACK_SECONDS
+        patience = max(command.deadline for command in batch) + 1 + SLACK_SECONDS
         self._until = time.monotonic() + _longest(batch)
         self._busy = True
         try:
@@ -180,7 +180,7 @@ class Shell:
             raise self._dropped(error) from error
         self.wait_until_ready()
         statuses, sizes = self._header(len(batch), patience)
-        self._until = time.monotonic() + _SLACK_SECONDS + budget.answer_seconds(sum(sizes))
+        self._until = time.monotonic() + SLACK_SECONDS + budget.answer_seconds(sum(sizes))
         body = self._read(sum(sizes), patience)
         self._busy = False
         return list(self._answers(batch, statuses, sizes, body))
@@ -296,7 +296,7 @@ class Shell:
 
 def _longest(batch: Sequence[Command]) -> float:
     """Seconds after which even a host that runs one after the other, each to its deadline, has answered."""
-    return _START_SECONDS + _SLACK_SECONDS + sum(command.deadline + 1 for command in batch)
+    return START_SECONDS + SLACK_SECONDS + sum(command.deadline + 1 for command in batch)
 
 
 def _is_number(text: str) -> bool:

@@ -37,7 +37,7 @@ def _in_use(account: Account) -> None:
     def get_paginator(name: str) -> Any:
         return (stub if name == "describe_instances" else real).get_paginator(name)
 
-    account.cloud._ec2 = Wrapped(real, get_paginator=get_paginator)
+    account.cloud.ec2 = Wrapped(real, get_paginator=get_paginator)
 
 
 def _no_default_route(account: Account) -> None:
@@ -172,7 +172,7 @@ def _answered(**changes: Any) -> Callable[[Account], None]:
                 ]
             }
 
-        account.cloud._ec2 = Wrapped(real, describe_subnets=describe_subnets)
+        account.cloud.ec2 = Wrapped(real, describe_subnets=describe_subnets)
 
     return mutate
 
@@ -195,7 +195,7 @@ def _firewall(account: Account) -> None:
         route = {"DestinationCidrBlock": "0.0.0.0/0", "GatewayId": "vpce-00000001", "State": "active"}
         return {"RouteTables": [{**table, "Routes": [*table["Routes"], route]} for table in tables]}
 
-    account.cloud._ec2 = Wrapped(real, describe_route_tables=describe_route_tables)
+    account.cloud.ec2 = Wrapped(real, describe_route_tables=describe_route_tables)
 
 
 def _dead_man_trusts(service: str) -> Callable[[Account], None]:

@@ -128,7 +128,7 @@ def test_a_refused_look_up_is_a_warning(account: Account) -> None:
     def refuse(**_: Any) -> None:
         raise refusal("UnauthorizedOperation", "DescribeRouteTables")
 
-    account.cloud._ec2 = Wrapped(account.ec2, describe_route_tables=refuse)
+    account.cloud.ec2 = Wrapped(account.ec2, describe_route_tables=refuse)
     findings = account.findings()
     assert matching(findings, WARNING, "routes", "not examined: looking up routes: UnauthorizedOperation")
     assert preflight.exit_code(findings) == 0

@@ -338,7 +338,7 @@ def test_a_launch_that_is_pending_too_long_or_cancelled_leaves_nothing(
 def test_a_launch_without_capacity_anywhere_names_every_attempt(region: Region) -> None:
     world, endpoint = region("no-capacity")
     cloud = two_zones(world, endpoint, capacity=Capacity({"*": ("spot", "on-demand")}))
-    cloud._ec2 = client(endpoint)  # botocore retries a 500 with waits
+    cloud.ec2 = client(endpoint)  # botocore retries a 500 with waits
     with pytest.raises(CapacityError, match="in 4 attempts") as caught:
         cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, ""))
     assert [(("us-east-1a" in line), ("spot" in line)) for line in caught.value.details] == [

@@ -15,34 +15,25 @@ import pytest
 from gpu_ami.errors import CapacityError, MachineError
 from gpu_ami.validate.machines import deadlines, hanging, login
 from gpu_ami.validate.machines.restarts import ImageAtFault, LoginFailed, is_at_fault
+from tests.scripted_host import ScriptedConnection
 from tests.validate.conftest import PANIC, World
 from validator.transport import Target
-from validator.transport.ssh import CommandExpired, ConnectionDropped, Finished
+from validator.transport.ssh import CommandExpired, ConnectionDropped
 
 ROOT = Path(__file__).parents[3]
 
 
-class Busy:
-    """A machine that answers what the script says."""
-
-    def __init__(self, *answers: str | Exception, waits: str = "") -> None:
-        self.answers = list(answers)
-        self.waits = waits  # what systemd says of its queue
-
-    def run(self, command: str, timeout: float) -> Finished:
-        if command.startswith("cat /proc/uptime"):
-            return Finished(0, self.waits.encode(), b"", 0.0)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return Finished(0, answer.encode(), b"", 0.0)
+def busy(*answers: str | Exception, waits: str = "") -> Any:
+    """A connection that answers one text after the other. waits: what systemd says of its queue."""
+    left = list(answers)
+    return ScriptedConnection(lambda command: waits if command.startswith("cat /proc/uptime") else left.pop(0))
 
 
 def settle(*answers: str | Exception, seconds: float = 30.0) -> list[str]:
     marked: list[str] = []
     until = time.monotonic() + seconds
     login.settle(
-        Busy(*answers), "i-1", (login.SYSTEMD,), until, threading.Event(), listener=login.BootListener(marked.append)
+        busy(*answers), "i-1", (login.SYSTEMD,), until, threading.Event(), listener=login.BootListener(marked.append)
     )  # type: ignore[arg-type]
     return marked
 
@@ -129,10 +120,10 @@ DropInPaths=/etc/systemd/system/{unit}.d/wait.conf
 )
 def test_boot_that_hangs_names_its_unit(world: World, unit: str, kind: type[MachineError], message: str) -> None:
     """Only a unit of the image's roles blames the image: another may wait for the place."""
-    busy = Busy("starting", waits=WAITS.format(unit=unit))
+    machine = busy("starting", waits=WAITS.format(unit=unit))
     with pytest.raises(MachineError) as caught:
         login.settle(
-            busy,
+            machine,
             "i-1",
             (login.SYSTEMD,),
             time.monotonic() - 1,
@@ -192,9 +183,9 @@ def test_the_plan_decides_whose_unit_it_is() -> None:
 def test_what_a_boot_waits_for_is_said_while_it_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "WAIT_SECONDS", 0.0)
     said: list[str] = []
-    busy = Busy("starting", "starting", "running", waits=WAITS.format(unit="nvidia-fabricmanager.service"))
+    machine = busy("starting", "starting", "running", waits=WAITS.format(unit="nvidia-fabricmanager.service"))
     listener = login.BootListener(lambda _: None, say=said.append)
-    login.settle(busy, "i-1", (login.SYSTEMD,), time.monotonic() + 30, threading.Event(), listener=listener)  # type: ignore[arg-type]
+    login.settle(machine, "i-1", (login.SYSTEMD,), time.monotonic() + 30, threading.Event(), listener=listener)  # type: ignore[arg-type]
     assert len(said) == 1 and said[0].startswith(
         "waits for nvidia-fabricmanager.service: activating (start-pre) for 228 s"
     )

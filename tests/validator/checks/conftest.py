@@ -1,23 +1,21 @@
-"""A host that answers from a table, and a judge that runs one check against it as the plugin would."""
+"""A judge that runs one check against a scripted host as the plugin would."""
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import testinfra.host
 import yaml
-from testinfra.backend import base
 
 from gpu_ami.files import data_dir
+from tests.scripted_host import Reply, table_host
 from validator.cloudwatch import ApiRefused
 from validator.observe import Observe
 from validator.plan import as_plan
-from validator.probes import footprints, packages
+from validator.probes import footprints
 from validator.probes.machine import Clock
 from validator.probes.nvidia_smi import Gpu
 from validator.results import ERROR, FAIL, PASS, UNPROVEN, CheckRecord, RunningCheck, Verdict
@@ -38,7 +36,6 @@ REAL_DRIVER = _BOARD | {"modinfo *": "pci:v000010DEd*sv*sd*bc03sc02i00*\n"}
 REPLICA = _BOARD | {"modinfo *": "pci:v00001AF4d00001110sv*sd*bc*sc*i*\n"}
 # What /proc/driver/nvidia/version has of the planned driver.
 PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (dvs@u)\nGCC version:\n"
-Reply = str | tuple[int, str] | tuple[int, str, str] | Callable[[str], "Reply"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,45 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "survives: see validator/plugin.py")
     config.addinivalue_line("markers", "tier(name): see validator/plugin.py")
     config.addinivalue_line("markers", "without(section): see validator/plugin.py")
-
-
-class TableBackend(base.BaseBackend):
-    """Answers a command by the first pattern (shell wildcards) that fits it; a command without one is a mistake.
-
-    The package database can be read unless the table says otherwise.
-    """
-
-    NAME = "table"
-
-    def __init__(self, table: Mapping[str, Reply]) -> None:
-        super().__init__("table")
-        self.table = table
-        self.asked: list[str] = []
-
-    def _says_of_the_database(self) -> bool:
-        """A pattern is of the query itself, or an answer is of a damaged database (dpkg-query's status 2)."""
-        damaged = any(isinstance(reply, tuple) and reply[0] == 2 for reply in self.table.values())
-        return damaged or any(pattern.split()[-1] in ("dpkg", "rpm") for pattern in self.table)
-
-    def run(self, command: str, *args: str, **_: Any) -> base.CommandResult:
-        text = self.quote(command, *args)
-        self.asked.append(text)
-        if text in packages.QUERIES.values() and not self._says_of_the_database():
-            return self.result(0, text.encode(), "installed\n", "")
-        for pattern, reply in self.table.items():
-            if fnmatch.fnmatchcase(text, pattern):
-                while callable(reply):
-                    reply = reply(text)
-                rc, out, err = (0, reply, "") if isinstance(reply, str) else (*reply, "", "")[:3]
-                return self.result(rc, text.encode(), out, err)
-        raise AssertionError(f"the check asked what this test does not answer: {text}")
-
-
-def table_host(table: Mapping[str, Reply]) -> Any:
-    """A testinfra host that answers from the table."""
-    host = testinfra.host.Host(TableBackend(table))
-    host.backend.set_host(host)
-    return host
 
 
 def transcript(name: str) -> dict[str, tuple[int, str]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import PLAN, Judge, table_host
+from tests.scripted_host import table_host
+from tests.validator.checks.conftest import PLAN, Judge
 from tests.validator.probes.test_compute import MACHINE, NO_DEVICE, WRONG, gpu
 from validator.checks import compute as checks
 from validator.plan import as_plan

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import testinfra.host
 
-from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, Judge, TableBackend
+from tests.scripted_host import ScriptedHost
+from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, Judge
 from validator.checks import device_nodes, driver_branches, efa, fabric_manager, nvidia_driver
 from validator.observe import Observe
 from validator.plan import as_plan
@@ -202,7 +203,7 @@ def test_nouveau_need_not_be_blacklisted_where_no_kernel_has_it(judge: Judge, on
     assert judge(nvidia_driver.test_nouveau_is_blacklisted, table, plan=ON_EKS).verdict == verdict
 
 
-class FilesOfAnImage(TableBackend, backend.ImageBackend):
+class FilesOfAnImage(ScriptedHost, backend.ImageBackend):
     """A table that is asked as an image's files are."""
 
 
@@ -239,7 +240,7 @@ def test_image_as_found_may_keep_modules_for_its_first_boot(
     plan = as_plan(PLAN | {"origin": "observed"})
     for backend_class, expected, text in (
         (FilesOfAnImage, raised, message),
-        (TableBackend, pytest.fail.Exception, "6.12: missing"),
+        (ScriptedHost, pytest.fail.Exception, "6.12: missing"),
     ):
         host = testinfra.host.Host(backend_class(answers))
         host.backend.set_host(host)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from onhost import inventory as program
-from tests.validator.checks.conftest import Judge, Reply, table_host
+from tests.scripted_host import Reply, table_host
+from tests.validator.checks.conftest import Judge
 from tests.validator.file_account import tree
 from validator.checks import file_account
 from validator.file_account import Base, Inventory, PackageAccount, read

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.onhost.neuron_monitor.programs import report, runtime
-from tests.validator.checks.conftest import INSTANCE, METADATA, FakeMachine, Judge, table_host
+from tests.scripted_host import table_host
+from tests.validator.checks.conftest import INSTANCE, METADATA, FakeMachine, Judge
 from tests.validator.checks.test_metrics import FakeCloudWatch
 from validator.checks import neuron_monitor
 from validator.cloudwatch import Series

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import PLAN, FakeMachine, Judge, table_host
+from tests.scripted_host import table_host
+from tests.validator.checks.conftest import PLAN, FakeMachine, Judge
 from tests.validator.probes.test_compute import MACHINE, WRONG, gpu
 from validator.checks import node_in_ecs as checks
 from validator.checks.node_in_ecs import ContainerInstance, Registered, Task, Tasks

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, Judge, table_host
+from tests.scripted_host import table_host
+from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, Judge
 from tests.validator.checks.test_xid import World
 from tests.validator.probes.cluster.test_eks_node import BOOT_ID, Api, a_cluster, a_node, ended
 from validator.checks import node_in_eks as checks

@@ -13,7 +13,8 @@ from moto import mock_aws
 
 from localregion import backends
 from tests.onhost.event_parser.test_seed import ROWS, efa, metrics, run
-from tests.validator.checks.conftest import INSTANCE, METADATA, FakeMachine, Judge, table_host
+from tests.scripted_host import table_host
+from tests.validator.checks.conftest import INSTANCE, METADATA, FakeMachine, Judge
 from tests.validator.checks.test_metrics import FakeCloudWatch
 from validator.checks import seed_metrics
 from validator.cloudwatch import CloudWatch, Series

@@ -13,7 +13,7 @@ import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
 from tests.validator.probes.cluster.test_nccl_tests import GOOD, MIB, SOCKET
-from tests.validator.probes.cluster.test_nodes import Line, member
+from tests.validator.probes.cluster.test_nodes import line, member
 from tests.validator.probes.cluster.test_open_mpi import rows
 from validator.checks import several_nodes as checks
 from validator.observe import Observe
@@ -38,7 +38,7 @@ def two(first: dict[str, Any] | None = None, second: dict[str, Any] | None = Non
     members: list[Member] = []
     for index, answers in enumerate((first, second), start=1):
         one = member(f"i-{index}", f"10.0.0.{index + 3}/20")
-        one.connection, one.boot_id = Line(answers), f"boot of i-{index}"  # type: ignore[assignment]
+        one.connection, one.boot_id = line(answers), f"boot of i-{index}"
         members.append(one)
     nodes.choose_addresses(members)
     return Together([], members, folder="/tmp/f")
@@ -368,7 +368,7 @@ def test_collectives_are_those_of_the_image() -> None:
     counters = (0, "efa rdmap0 5\nena ens5 7\n")
     answers = {"all_reduce_perf": (0, "/opt/nccl-tests/build\n"), "hw_counters": counters}
     together = two(answers, {"hw_counters": counters})
-    together.members[0].connection.answers = {"_perf -b": (0, GOOD), **answers}  # type: ignore[attr-defined]
+    together.members[0].connection = line({"_perf -b": (0, GOOD), **answers})
     machine: Any = SimpleNamespace(instance_type="g5.12xlarge")
     found = checks.collectives.__wrapped__(together, MPI, one_gpu(), machine)  # type: ignore[attr-defined]
     assert set(found) == {"all_reduce", "all_gather", "alltoall"}

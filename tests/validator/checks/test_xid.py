@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import testinfra.host
 
-from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine, Judge, Judgement, TableBackend
+from tests.scripted_host import table_host
+from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine, Judge, Judgement
 from validator.checks import xid
 from validator.cloudwatch import LogEvent
 from validator.plan import as_plan
@@ -33,22 +33,19 @@ class World:
         self.raw: list[str] = []
         self.json: list[str] = []
         self.kmsg: list[str] = []
-        self.host = testinfra.host.Host(
-            TableBackend(
-                {
-                    "ls -1 /proc/driver*": "" if broken.get("no_orders") else f"{KERNEL_FILE}\n",
-                    "sh -c*": self.inject,
-                    "dd if=/dev/kmsg*": self.read_kmsg,
-                    "grep -caF*gpuevent.log": lambda text: self.count(self.raw, text),
-                    "grep -caF*gpuevent.jsonl": lambda text: self.count(self.json, text),
-                    "cat *amazon-cloudwatch-agent.log": "",
-                    "python3 -c*": "",  # a connection to CloudWatch gets through
-                    "cat /run/gpu-ami*": lambda _: json.dumps(self.status()),
-                    "systemctl show*": f"SubState={broken.get('state', 'running')}\nMainPID=366\n",
-                }
-            )
+        self.host = table_host(
+            {
+                "ls -1 /proc/driver*": "" if broken.get("no_orders") else f"{KERNEL_FILE}\n",
+                "sh -c*": self.inject,
+                "dd if=/dev/kmsg*": self.read_kmsg,
+                "grep -caF*gpuevent.log": lambda text: self.count(self.raw, text),
+                "grep -caF*gpuevent.jsonl": lambda text: self.count(self.json, text),
+                "cat *amazon-cloudwatch-agent.log": "",
+                "python3 -c*": "",  # a connection to CloudWatch gets through
+                "cat /run/gpu-ami*": lambda _: json.dumps(self.status()),
+                "systemctl show*": f"SubState={broken.get('state', 'running')}\nMainPID=366\n",
+            }
         )
-        self.host.backend.set_host(self.host)
 
     def inject(self, text: str) -> tuple[int, str, str]:
         match = re.search(r"nonce=[0-9a-f]{16}", text)
@@ -188,7 +185,7 @@ def test_no_xid_is_injected_into_production_groups() -> None:
     sent: list[str] = []
     config = json.dumps(PLAN["cloudwatch_agent"]["config"])
     world = World()
-    world.host.backend.table = {
+    world.host.backend.script = {
         "systemctl show*": "77\n",
         "cd /proc/77/root/opt/*": f"file_base.json\n{config}\x1e",
         "*": lambda text: sent.append(text) or "",

@@ -33,7 +33,7 @@ class FaultWorld(World):
         super().__init__(**broken)
         self.records = ["6,400,1000000,-;NVRM: loading NVIDIA UNIX Open Kernel Module"]
         self.runs: list[list[str]] = []
-        self.host.backend.table = {
+        self.host.backend.script = {
             "for d in*": f"{PCI} {broken.get('bus', REAL)}\n" if broken.get("bus", REAL) else "",
             "nvidia-smi -q -x": XML % broken.get("inside", ""),
             "ps -eo comm=": broken.get("processes", "systemd\nsshd\n"),
@@ -42,7 +42,7 @@ class FaultWorld(World):
             "cat /proc/sys/kernel/random/boot_id": "boot-1\n",
             "tail -n 2000*": lambda _: "".join(f"{line}\n" for line in self.json),
             "grep -caF* /var/log/gpuevent.log": self.count_raw,
-            **self.host.backend.table,
+            **self.host.backend.script,
         }
 
     def on_gpu(self, text: str) -> tuple[int, str]:

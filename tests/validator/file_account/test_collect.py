@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onhost import inventory as program
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from tests.validator.file_account import tree
 from validator.file_account import BuilderBoot, NotTaken, RoleTime, find_base, role_times
 from validator.file_account.collect import BOOTS_IN_IMAGE, FILE, IN_IMAGE, take

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import testinfra
 
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from validator.observe import Observe
 from validator.probes import base_ami
 from validator.results import RunningCheck

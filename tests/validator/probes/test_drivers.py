@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 import testinfra
 
-from tests.validator.checks.conftest import METADATA, FakeMachine, table_host
+from tests.scripted_host import table_host
+from tests.validator.checks.conftest import METADATA, FakeMachine
 from validator.checks import hardware
 from validator.observe import Observe
 from validator.plan import as_plan
@@ -44,16 +45,9 @@ def test_version_is_that_of_the_type_where_there_are_several() -> None:
 
 
 def test_registered_files_are_those_of_the_taken_tree() -> None:
-    asked: list[str] = []
-
-    class Host:
-        def run(self, command: str, *args: str) -> SimpleNamespace:
-            asked.append(command % args)
-            return SimpleNamespace(stdout="/usr/src/nvidia-580.178.04/nv.c\n/usr/bin/nvidia-smi\n")
-
-    host = Host()
+    host = table_host({"*": "/usr/src/nvidia-580.178.04/nv.c\n/usr/bin/nvidia-smi\n"})
     assert base_driver.registered_files(host, TWO) == {"/usr/src/nvidia-580.178.04/nv.c", "/usr/bin/nvidia-smi"}
-    assert asked[0].count("/opt/nvidia/current/") == 3
+    assert host.backend.asked[0].count("/opt/nvidia/current/") == 3
     assert base_driver.registered_files(host, ONE) == frozenset() == base_driver.registered_files(host, as_plan({}))
 
 

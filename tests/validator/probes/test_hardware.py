@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from validator.probes import hardware, nvidia_smi
 from validator.probes.hardware import Board, Golden, Hardware
 

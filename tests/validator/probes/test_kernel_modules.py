@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from validator.observe import Observe
 from validator.probes import kernel_modules
 from validator.results import RunningCheck

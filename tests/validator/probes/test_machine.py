@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from validator.probes.machine import METADATA, Clock, MachineUnderTest, metadata_of
 
 FOUND = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.onhost.neuron_monitor.programs import report, runtime
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from validator.cloudwatch import Series
 from validator.probes import neuron_reports
 from validator.probes.neuron_reports import Limits

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from validator.probes import packages
 
 DPKG, RPM = "dpkg-query -W -f*Status-Status* dpkg", "rpm -q rpm"

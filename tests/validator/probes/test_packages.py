@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.scripted_host import table_host
 from validator.observe import Observe
 from validator.plan import as_plan
 from validator.probes import packages
 from validator.results import CheckRecord, RunningCheck
 
 
-@dataclass
-class Host:
-    """Answers dpkg-query, rpm, apt-mark and cat."""
-
-    answers: Mapping[str, str]
-
-    def run(self, command: str, *_: str) -> Any:
-        found = self.answers[command.split()[0]]
-        return type("Result", (), {"stdout": found, "rc": 0})
-
-
 def judged(check: Any, family: str, planned: Mapping[str, str], answers: Mapping[str, str]) -> str:
     """The failure's message; empty where there is none."""
     plan = as_plan({"os": {"family": family}, "efa": {"version": "1", "packages": dict(planned)}})
+    host = table_host({f"{program} *": reply for program, reply in answers.items()})
     try:
-        check(Host(answers), plan, "efa", Observe(RunningCheck(CheckRecord("efa::x", "efa", "T1", ""))))
+        check(host, plan, "efa", Observe(RunningCheck(CheckRecord("efa::x", "efa", "T1", ""))))
     except pytest.fail.Exception as failure:
         return str(failure)
     return ""

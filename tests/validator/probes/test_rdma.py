@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from validator.probes import rdma
 
 # Driver links and nodes as on a p6-b200.48xlarge (aws/sagemaker-hyperpod-cli#282), shortened.

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.scripted_host import table_host
 from validator.checks import event_parser, system
 from validator.checks.system import Alternative
 from validator.probes import base_ami, machine
@@ -25,8 +25,7 @@ def test_each_setting_has_its_source() -> None:
         "cat /etc/environment": "# comment\nexport A=1\nB=2\nnot a setting\n",
         "systemctl show-environment": "C=3\n",
     }
-    host: Any = SimpleNamespace(run=lambda command: SimpleNamespace(stdout=replies.get(command, "")))
-    assert machine.environments(host) == [
+    assert machine.environments(table_host(lambda command: replies.get(command, ""))) == [
         ("/etc/environment", "A=1"),
         ("/etc/environment", "B=2"),
         ("services", "C=3"),
@@ -76,7 +75,7 @@ LINKS = "\x02awk\n/usr/bin/mawk\nnawk\n/usr/bin/mawk\nld\n/usr/bin/ld.bfd\n"
 
 
 def host(stdout: str) -> Any:
-    return SimpleNamespace(run=lambda *_, **__: SimpleNamespace(rc=0, stdout=stdout))
+    return table_host({"*": stdout})
 
 
 def test_candidates_are_the_registered_paths() -> None:

@@ -11,7 +11,7 @@ import pytest
 import testinfra
 
 from gpu_ami import process
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import table_host
 from validator.observe import Observe
 from validator.probes import shared_libraries
 

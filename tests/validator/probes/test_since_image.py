@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import METADATA, FakeMachine, table_host
+from tests.scripted_host import table_host
+from tests.validator.checks.conftest import METADATA, FakeMachine
 from validator import remote
 from validator.evidence import INODES_FILE
 from validator.probes import since_image

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.files import data_dir
+from tests.scripted_host import on_this_machine, table_host
 from validator import remote
 from validator.file_account import Entry as BaseEntry
 from validator.file_account import load_footprint
@@ -23,7 +24,7 @@ END = "-\t\tend\n"
 
 
 def host(rc: int, stdout: str) -> Any:
-    return SimpleNamespace(run=lambda *_, **__: SimpleNamespace(rc=rc, stdout=stdout))
+    return table_host({"*": (rc, stdout)})
 
 
 def test_entries_have_type_mode_and_target() -> None:
@@ -122,13 +123,9 @@ def test_files_of_the_base_ami_are_told_by_type_mode_content_and_target(tmp_path
     before["/moved"] = BaseEntry("/moved", "l", 0o777, "root", "root", target="a")
     base = SimpleNamespace(entries=before, running=True, boot_time=50)
 
-    def run(command: str, **_: Any) -> Any:
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-        return SimpleNamespace(rc=done.returncode, stdout=done.stdout)
-
     entries = [Entry("f", 0o644, str(tmp_path / name)) for name in (*names, "new")]
     entries += [Entry("l", 0o777, "/link", "a"), Entry("l", 0o777, "/moved", "b")]
-    left = footprints.not_of_base(SimpleNamespace(run=run), entries, base)  # type: ignore[arg-type]
+    left = footprints.not_of_base(table_host(on_this_machine), entries, base)  # type: ignore[arg-type]
     assert [Path(entry.path).name for entry in left] == ["changed", "mode", "by-first-boot", "new", "moved"]
 
 

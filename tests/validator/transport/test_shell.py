@@ -307,11 +307,11 @@ def test_a_host_that_dribbles_is_the_finding(
     start: Start, monkeypatch: pytest.MonkeyPatch, announced: int | None
 ) -> None:
     """Each dot said that it is alive, and so it was waited for without end: before the header, and in the output."""
-    for name in ("_SLACK_SECONDS", "_START_SECONDS"):
-        monkeypatch.setattr(shell_module, name, 0.1)
-    monkeypatch.setattr(shell_module.budget, "SLOWEST_BYTES_PER_SECOND", 16 << 20)
     shell = start()
     assert shell.execute([Command("true")])[0].rc == 0
+    for name in ("SLACK_SECONDS", "START_SECONDS"):  # from here on, since a loaded machine starts the shell late
+        monkeypatch.setattr(shell_module, name, 0.1)
+    monkeypatch.setattr(shell_module.budget, "SLOWEST_BYTES_PER_SECOND", 16 << 20)
     header = f"\n{shell.frame_mark} \n".encode()
     sizes = f"0 1 1\n{announced}\n0\n" if announced else ""
     replies = iter([sizes.encode() + header] if announced else [])

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, table_host
+from tests.scripted_host import on_this_machine, table_host
+from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine
 from validator.cloudwatch import ApiRefused
 from validator.observe import Observe
 from validator.plan import as_plan
@@ -104,14 +102,6 @@ def test_other_logs_raise_nothing(reply: str) -> None:
     delivery.raise_if_refused(table_host({"cat*": reply}))
 
 
-class LocalHost:
-    """Runs a command on this machine."""
-
-    def run(self, command: str, timeout: float) -> Any:
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=timeout, check=False)
-        return SimpleNamespace(rc=done.returncode, stdout=done.stdout, stderr=done.stderr)
-
-
 @pytest.fixture
 def observe() -> Observe:
     return Observe(RunningCheck(CheckRecord("a::b", "a", "T2", "", Verdict.PASS)))
@@ -120,7 +110,7 @@ def observe() -> Observe:
 def lines(raw: Path, structured: Path) -> injected_lines.InjectedLines:
     parser = PLAN["event_parser"] | {"raw_log": str(raw), "json_log": str(structured)}
     plan = as_plan(PLAN | {"event_parser": parser})
-    return injected_lines.InjectedLines(LocalHost(), plan, FakeMachine(METADATA), None)  # type: ignore[arg-type]
+    return injected_lines.InjectedLines(table_host(on_this_machine), plan, FakeMachine(METADATA), None)  # type: ignore[arg-type]
 
 
 def test_a_nonce_is_a_member_of_the_line() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.scripted_host import table_host
 from validator.probes.agent import config as agent_config
 from validator.probes.nvidia_smi import Gpu
 
@@ -58,7 +58,7 @@ def test_installed_files_are_merged_and_a_broken_one_is_named() -> None:
 
     def host(files: dict[str, str]) -> Any:
         text = "".join(f"{name}\n{content}\x1e" for name, content in files.items())
-        return SimpleNamespace(run=lambda *_, **__: SimpleNamespace(stdout=text))
+        return table_host({"*": text})
 
     assert agent_config.installed(host(parts)) == {"agent": {"region": "x"}} | CONFIG
     with pytest.raises(ValueError, match=r"amazon-cloudwatch-agent\.d/b\.json is not JSON"):

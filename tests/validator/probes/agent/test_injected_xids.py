@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine, table_host
+from tests.scripted_host import table_host
+from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine
 from validator.observe import Observe
 from validator.plan import as_plan
 from validator.probes.agent import injected_lines

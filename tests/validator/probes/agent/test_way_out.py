@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from localregion.machines.firewall import DroppedPort
-from tests.validator.checks.conftest import table_host
+from tests.scripted_host import Reply, on_this_machine, table_host
 from validator.checks import metrics
 from validator.cloudwatch import ApiRefused, Point, Series
 from validator.probes.agent import delivery
@@ -38,16 +35,14 @@ def test_the_endpoint_is_the_plans_or_aws_s(region: str, plan: Any, expected: tu
     assert delivery.endpoint("logs", region, plan) == expected
 
 
-class ThisMachine:
-    """A host whose commands run here."""
+def this_machine() -> Any:
+    """A host whose commands run here, with short deadlines and without instance metadata."""
 
-    def run(self, command: str, *arguments: str) -> Any:
-        script, name, port = arguments
-        short = script.replace(f", {delivery.SECONDS})", ", 0.5)").replace(
-            "http://169.254.169.254", "http://127.0.0.1:9"
-        )
-        done = subprocess.run([sys.executable, "-c", short, name, port], capture_output=True, text=True, check=True)
-        return SimpleNamespace(rc=0, stdout=done.stdout)
+    def run(command: str) -> Reply:
+        short = command.replace(f", {delivery.SECONDS})", ", 0.5)")
+        return on_this_machine(short.replace("http://169.254.169.254", "http://127.0.0.1:9"))
+
+    return table_host(run)
 
 
 @contextmanager
@@ -62,15 +57,15 @@ def dropped() -> Iterator[int]:
 
 def test_a_connection_that_times_out_is_not_the_image_s_fault() -> None:
     with dropped() as port, pytest.raises(ApiRefused, match=f"to {ADDRESS} port {port}: timed out"):
-        delivery.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
+        delivery.raise_if_dropped(this_machine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
 
 
 def test_refused_and_open_connections_decide_nothing() -> None:
     with socket.create_server((ADDRESS, 0)) as server:
         port = server.getsockname()[1]
-        delivery.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
-    delivery.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
-    delivery.raise_if_dropped(ThisMachine(), "logs", "us-east-1", plan_for("http://no-such-host.invalid"))
+        delivery.raise_if_dropped(this_machine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
+    delivery.raise_if_dropped(this_machine(), "logs", "us-east-1", plan_for(f"http://{ADDRESS}:{port}"))
+    delivery.raise_if_dropped(this_machine(), "logs", "us-east-1", plan_for("http://no-such-host.invalid"))
 
 
 def test_security_group_and_port_are_named() -> None:

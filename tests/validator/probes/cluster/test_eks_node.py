@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.scripted_host import table_host
 from validator.probes.cluster import kubernetes
 from validator.probes.cluster.kubernetes import Cluster, PodResult, Unanswered
 
@@ -192,21 +193,12 @@ def test_a_pod_that_never_ran(status: dict[str, Any], message: str) -> None:
     assert kubernetes.read_pod({"status": {"phase": "Pending", **status}}) == PodResult("Pending", None, message)
 
 
-class Host:
-    def __init__(self, rc: int, stdout: str) -> None:
-        self.rc, self.stdout, self.stderr, self.command = rc, stdout, "boom", ""
-
-    def run(self, command: str, **_: Any) -> Any:
-        self.command = command
-        return self
-
-
 def test_the_image_of_the_probe_is_imported_and_removed() -> None:
-    host = Host(0, '{"error": "", "python": "/usr/bin/python3.11"}')
+    host = table_host({"*": '{"error": "", "python": "/usr/bin/python3.11"}'})
     assert kubernetes.import_image(host, "localhost/x:1") == "/usr/bin/python3.11"
-    assert "--import-image localhost/x:1" in host.command
+    assert "--import-image localhost/x:1" in host.backend.asked[-1]
     kubernetes.remove_image(host, "localhost/x:1")
-    assert "--remove-image localhost/x:1" in host.command
+    assert "--remove-image localhost/x:1" in host.backend.asked[-1]
 
 
 @pytest.mark.parametrize(
@@ -215,4 +207,4 @@ def test_the_image_of_the_probe_is_imported_and_removed() -> None:
 )
 def test_an_image_that_cannot_be_imported(stdout: str, message: str) -> None:
     with pytest.raises(Unanswered, match=message):
-        kubernetes.import_image(Host(1, stdout), "x")
+        kubernetes.import_image(table_host({"*": (1, stdout, "boom")}), "x")

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.scripted_host import Reply, ScriptedConnection
 from validator.probes.cluster import nodes
 from validator.probes.cluster.nodes import Floor, Group, Member, Node, NodeFailed, Together
 
 
-class Line:
-    """A connection whose commands have scripted answers: part of a command → exit status, output."""
-
-    def __init__(self, answers: dict[str, tuple[int, str]] | None = None, host_key: str = "ssh-ed25519 AAAA") -> None:
-        self.answers, self.host_key, self.ran = answers or {}, host_key, list[tuple[str, bytes | None]]()
-        self.target, self.closed = SimpleNamespace(user="admin"), False
-
-    def run(self, command: str, timeout: float = 60.0, input: bytes | None = None) -> Any:
-        self.ran.append((command, input))
-        rc, text = next((answer for part, answer in self.answers.items() if part in command), (0, ""))
-        return SimpleNamespace(rc=rc, text=text, stdout=text.encode(), stderr=text.encode() if rc else b"", seconds=0.1)
-
-    def close(self) -> None:
-        self.closed = True
+def line(answers: Mapping[str, Reply] | None = None, host_key: str = "ssh-ed25519 AAAA") -> Any:
+    """A connection: part of a command → its reply, which is on both outputs of a failure. Others print nothing."""
+    script: dict[str, Reply] = {}
+    for part, reply in (answers or {}).items():
+        script[f"*{part}*"] = (*reply, reply[1]) if isinstance(reply, tuple) and reply[0] else reply
+    script["*"] = ""
+    return ScriptedConnection(script, SimpleNamespace(user="admin"), host_key)
 
 
-def member(name: str, *addresses: str, private: str = "", **answers: tuple[int, str]) -> Member:
-    connection: Any = Line(dict(answers))
+def member(name: str, *addresses: str, private: str = "", **answers: Reply) -> Member:
     rows = tuple((f"eth{index}", ipaddress.IPv4Interface(row)) for index, row in enumerate(addresses))
-    return Member(Node(name, f"ssh://admin@{name}:22", private), connection, interfaces=rows)
+    return Member(Node(name, f"ssh://admin@{name}:22", private), line(answers), interfaces=rows)
 
 
 def test_the_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -120,8 +114,8 @@ def entered(key: str, address: str, port: int = 22) -> str:
 
 def test_keys_are_made_there_exchanged_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
-        Line({"ssh-keygen": (0, entered("ssh-ed25519 K1", "10.0.0.4/20", 2200))}, "ssh-ed25519 H1"),
-        Line({"ssh-keygen": (0, entered("ssh-ed25519 K2", "10.0.0.5/20"))}, "ssh-ed25519 H2"),
+        line({"ssh-keygen": (0, entered("ssh-ed25519 K1", "10.0.0.4/20", 2200))}, "ssh-ed25519 H1"),
+        line({"ssh-keygen": (0, entered("ssh-ed25519 K2", "10.0.0.5/20"))}, "ssh-ed25519 H2"),
     ]
     opened = iter(lines)
     monkeypatch.setattr(nodes.ssh, "connect", lambda _target: next(opened))
@@ -129,21 +123,24 @@ def test_keys_are_made_there_exchanged_and_removed(monkeypatch: pytest.MonkeyPat
     with Together(group) as together:
         together.enter()
         assert [each.boot_id for each in together.members] == ["boot-1", "boot-2"]
-        written = {command: (data or b"").decode() for command, data in lines[0].ran}
+        written = {command: (data or b"").decode() for command, data in lines[0].asked}
         config = next(text for command, text in written.items() if command.endswith("/config"))
         assert "Host 10.0.0.4\n  Port 2200\n" in config and "StrictHostKeyChecking yes" in config
         known = next(text for command, text in written.items() if command.endswith("/known_hosts"))
         assert known == "[10.0.0.4]:2200 ssh-ed25519 H1\n10.0.0.5 ssh-ed25519 H2\n"
         keys = next(text for command, text in written.items() if command.endswith(">> ~/.ssh/authorized_keys"))
         assert keys == "ssh-ed25519 K1\nssh-ed25519 K2\n"
-    for line in lines:
-        assert "authorized_keys" in line.ran[-1][0] and f"rm -rf -- {together.folder}" in line.ran[-1][0]
-        assert line.closed
+    for one in lines:
+        assert "authorized_keys" in one.asked[-1][0] and f"rm -rf -- {together.folder}" in one.asked[-1][0]
+        assert one.closed
 
 
 def test_a_step_that_fails_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = iter(
-        [Line({"ssh-keygen": (0, entered("K1", "10.0.0.4/20"))}), Line({"ssh-keygen": (127, "ssh-keygen: not found")})]
+        [
+            line({"ssh-keygen": (0, entered("K1", "10.0.0.4/20"))}),
+            line({"ssh-keygen": (127, "ssh-keygen: not found")}),
+        ]
     )
     monkeypatch.setattr(nodes.ssh, "connect", lambda _target: next(lines))
     with (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.probes.cluster.test_nodes import Line, member
+from tests.validator.probes.cluster.test_nodes import line, member
 from validator.probes.cluster import mpi_jobs, nodes
 from validator.probes.cluster.mpi_jobs import OpenMpi
 from validator.probes.cluster.nodes import Together
@@ -69,7 +69,7 @@ def test_defects_of_ranks(ranks: list[dict[str, Any]], defect: str) -> None:
 )  # fmt: skip
 def test_the_installation_of_a_node(shown: str, expected: OpenMpi | None) -> None:
     one = member("i-1")
-    one.connection = Line({"mpirun": (0, shown)})  # type: ignore[assignment]
+    one.connection = line({"mpirun": (0, shown)})
     assert mpi_jobs.find_open_mpi(one) == expected
 
 
@@ -80,7 +80,7 @@ def test_an_ordinary_user_s_path_is_enough() -> None:
         ["sh", "-c", mpi_jobs.FIND_MPI], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=True
     )
     one = member("i-1")
-    one.connection = Line({"mpirun": (0, done.stdout)})  # type: ignore[assignment]
+    one.connection = line({"mpirun": (0, done.stdout)})
     installed = mpi_jobs.find_open_mpi(one)
     assert installed and installed.mpirun == "/usr/bin/mpirun" and installed.library.endswith("/libmpi.so.40")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.probes.cluster.test_nodes import Line, member
+from tests.validator.probes.cluster.test_nodes import line, member
 from tests.validator.probes.test_compute import MACHINE, WRONG, gpu
 from validator.checks import node_in_slurm
 from validator.probes import compute
@@ -30,7 +30,7 @@ def scripted(number: int, answers: dict[str, tuple[int, str]] | None = None) -> 
     one = member(f"i-{number}", f"10.0.0.{number + 3}/20")
     described = f"host ip-10-0-0-{number + 3}\ncpus 2\nslurm slurm 24.11.6\nmunge munge-0.5.16 (2024-03-15)\n"
     described += LISTED[number - 1]
-    one.connection = Line({**(answers or {}), "hostname": (0, described)})  # type: ignore[assignment]
+    one.connection = line({**(answers or {}), "hostname": (0, described)})
     return one
 
 
@@ -41,7 +41,7 @@ def a_cluster(*answers: dict[str, tuple[int, str]]) -> node_in_slurm.SlurmCluste
 
 
 def ran(one: Member) -> list[tuple[str, bytes | None]]:
-    return one.connection.ran  # type: ignore[attr-defined,no-any-return]
+    return one.connection.asked  # type: ignore[attr-defined,no-any-return]
 
 
 def test_every_node_gets_the_same_files_and_the_key_in_no_command() -> None:
