@@ -44,7 +44,7 @@ def keys(data: Any) -> Iterator[str]:
 
 
 def checked(show: Callable[..., None]) -> Callable[..., None]:
-    """`cli._print`, which compares the data of a command's result with the schema first."""
+    """`cli.print_outcome`, which compares the data of a command's result with the schema first."""
 
     def show_valid(outcome: commands.Outcome, args: argparse.Namespace) -> None:
         if args.json and outcome.data is not None:

@@ -31,7 +31,7 @@ from gpu_ami.cloud import Cloud, Place
 from gpu_ami.cloud import image_parameters
 from gpu_ami.publish import execution, publication
 from gpu_ami.release import keys, verification, verification_place
-cli._parser()
+cli.make_parser()
 execution.POLL_SECONDS = image_parameters.POLL_SECONDS = 0.05
 for line in sys.stdin:
     pid = os.fork()
