@@ -14,6 +14,9 @@
 # created can lose a signal that this shell traps.
 : "${mark:?}" "${limit:?}"
 umask 077
+# Checks read English: `stat -c %F`, rpm's "is not installed". The image's own locale may be another.
+unset LANGUAGE
+export LC_ALL=C.UTF-8
 workers=
 stale=
 worker=

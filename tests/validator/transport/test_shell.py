@@ -240,6 +240,14 @@ def test_a_shell_that_starts_says_what_does_not_change(start: Start) -> None:
     assert shell.constants["command -v command"].rc == 0
 
 
+def test_commands_answer_in_english(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an image whose login shells have another locale: `stat -c %F` and rpm would translate what checks compare."""
+    for name, value in {"LANG": "de_DE.UTF-8", "LC_MESSAGES": "de_DE.UTF-8", "LANGUAGE": "de"}.items():
+        monkeypatch.setenv(name, value)
+    (answer,) = start().execute([Command("printenv LC_ALL; printenv LANGUAGE")])
+    assert (answer.stdout, answer.rc) == (b"C.UTF-8\n", 1)
+
+
 @pytest.mark.parametrize(
     "text",
     [
