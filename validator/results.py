@@ -14,11 +14,11 @@ import json
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, Protocol, Required, Self, TypeVar, Union
 
 from validator.inputs import parse_json, read_text
 
@@ -500,6 +500,32 @@ def _test(hint: Any) -> _Test:
     if isinstance(hint, type):
         return lambda value: isinstance(value, hint)
     return lambda _value: True  # ClassVar and what has no values in a document
+
+
+def typed_mistakes(hint: Any, value: object, path: str, *, missing: bool = True) -> Iterator[str]:
+    """Where a value of a document is not of a type, at any depth: `build.root_volume_gib: expected int, found 'x'`.
+
+    missing: whether a key that a TypedDict needs and `value` does not have is one. Keys that it does not know are none.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    below = f"{path}." if path else ""
+    if origin in (NotRequired, Required, Annotated):
+        yield from typed_mistakes(arguments[0], value, path)
+    elif typing.is_typeddict(hint) and isinstance(value, Mapping):
+        for key, kind in typing.get_type_hints(hint, include_extras=True).items():
+            if key in value:
+                yield from typed_mistakes(kind, value[key], f"{below}{key}")
+            elif missing and key in hint.__required_keys__ and typing.get_origin(kind) is not NotRequired:
+                yield f"{below}{key}: missing"
+    elif origin is not None and _is(origin, Mapping) and len(arguments) == 2 and isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from typed_mistakes(arguments[1], entry, f"{below}{key}")
+    elif origin is list and isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from typed_mistakes(arguments[0], entry, f"{path}[{index}]")
+    elif not _test(hint)(value):
+        shown = "a section" if typing.is_typeddict(hint) else _shown(hint).replace("validator.plan_document.", "")
+        yield f"{path}: expected {shown}, found {str(value)[:60]!r}"
 
 
 def _is(origin: object, kind: type) -> bool:

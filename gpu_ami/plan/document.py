@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict, cast, get_type_hints
 
 from gpu_ami.cloud import Place, login
 from gpu_ami.errors import UsageError
@@ -18,7 +18,7 @@ from gpu_ami.files import data_dir, read_document, write_json
 from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, components, section, site
 from validator import foreign_names
 from validator.plan_document import Builder, root_device
-from validator.results import field_tests
+from validator.results import typed_mistakes
 
 SITE_FOLDER = "site"
 PACKER_FILE, ANSIBLE_FILE = "packer.pkrvars.json", "ansible.json"
@@ -265,13 +265,24 @@ _OF_EVERY_PLAN = ("image", "roles", "instance_types")
 
 
 def _wrong_types(document: Mapping[str, object]) -> list[str]:
-    """Keys of plan.json that are missing or have a value of another type; what sections hold is not looked at."""
+    """Values of plan.json that are missing or of another type, at any depth."""
     found = [f"{key}: missing" for key in _OF_EVERY_PLAN if key not in document]
-    for key, (kind, has_type) in field_tests(PlanDocument).items():
-        if key in document and not has_type(document[key]):
-            shown = "a section" if kind[:1].isupper() else kind.replace("validator.plan_document.", "")
-            found.append(f"{key}: expected {shown}, found {str(document[key])[:60]!r}")
+    own = get_type_hints(PlanDocument)
+    of_roles = {name: one.section for name, one in components.components().items() if one.section}
+    for key, value in document.items():
+        kind = own.get(key) or of_roles.get(key)
+        # A section that the base AMI provides has its version alone, and what says where that is.
+        provided = isinstance(value, Mapping) and "provided_by" in value
+        if kind is not None:
+            found += typed_mistakes(kind, value, key, missing=not provided)
+        elif key in _plan_roles(document) and not isinstance(value, Mapping):
+            found.append(f"{key}: expected a section, found {str(value)[:60]!r}")
     return found
+
+
+def _plan_roles(document: Mapping[str, object]) -> Sequence[object]:
+    roles = document.get("roles")
+    return roles if isinstance(roles, list) else ()
 
 
 def canonical_json(document: Any) -> str:

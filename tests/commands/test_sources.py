@@ -32,9 +32,16 @@ SKETCH = {
 }  # fmt: skip
 
 
+SYSTEM = {
+    "id": "debian", "version": "12", "codename": "bookworm", "family": "debian", "ssh_user": "admin",
+    "python": "/usr/bin/python3", "end_of_life": "2028-06-30",
+}  # fmt: skip
+
+
 def write_plan(folder: Path, document: Any) -> Path:
     folder.mkdir(exist_ok=True)
     whole = SKETCH | document
+    whole["os"] = SYSTEM | whole.get("os", {})
     (folder / "plan.json").write_text(json.dumps(with_digest(whole)))
     return folder
 

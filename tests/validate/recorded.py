@@ -33,10 +33,19 @@ SEEN = Golden(
     {"when": "2026-11-21T16:00:00Z", "where": "aws, us-east-1", "by": "gpu-ami 0.1.0", "driver": "550.163.01"},
 )
 PLAN = {
-    "schema": "gpu-ami/plan/1", "image": "x", "digest": "sha256:0", "roles": [], "os": {"ssh_user": "admin"},
+    "schema": "gpu-ami/plan/1", "image": "x", "digest": "sha256:0", "roles": [],
+    "os": {
+        "id": "debian", "version": "12", "codename": "bookworm", "family": "debian", "ssh_user": "admin",
+        "python": "/usr/bin/python3", "end_of_life": "2028-06-30",
+    },
     "instance_types": [{
-        "name": "g5.12xlarge", "gpu_count": 2, "nvswitch": False, "efa_interfaces": 1,
-        "gpu": {"name": "NVIDIA A10G", "memory_mib": 23028, "pci": ["0000:00:1b.0", "0000:00:1c.0"]},
+        "name": "g5.12xlarge", "gpu_count": 2, "nvswitch": False, "efa_interfaces": 1, "vcpus": 48, "memory_gib": 192,
+        "gpu": {
+            "vendor": "nvidia", "name": "NVIDIA A10G", "architecture": "Ampere", "compute_capability": "8.6",
+            "memory_mib": 23028, "power_limit_w": 300, "pcie_gen": 4, "pcie_width": 16,
+            "max_clock_mhz": {"graphics": 1710, "sm": 1710, "memory": 6251, "video": 1500},
+            "pci": ["0000:00:1b.0", "0000:00:1c.0"],
+        },
     }],
 }  # fmt: skip
 
