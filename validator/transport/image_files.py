@@ -22,6 +22,8 @@ from validator.transport.budget import Budget
 from validator.transport.errors import TransportFault
 
 _SECTOR = 512
+# Bytes of an entry of a GPT, 128 · 2ⁿ by UEFI, and the sector below which the entries begin: any header says any.
+_GPT_ENTRY, _LARGEST_GPT_ENTRY, _LARGEST_GPT_START = 128, 4096, 1 << 31
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -163,7 +165,11 @@ def _gpt(file: IO[bytes]) -> list[tuple[int, int]]:
     if not header.startswith(b"EFI PART"):
         return []
     table, count, size = struct.unpack_from("<QII", header, 72)
+    if not (_GPT_ENTRY <= size <= _LARGEST_GPT_ENTRY and table < _LARGEST_GPT_START):
+        return []
     file.seek(table * _SECTOR)
     entries = [file.read(size) for _ in range(min(count, 128))]
-    spans = [struct.unpack_from("<QQ", entry, 32) for entry in entries if entry[:16].strip(b"\0")]
+    spans = [
+        struct.unpack_from("<QQ", entry, 32) for entry in entries if len(entry) == size and entry[:16].strip(b"\0")
+    ]
     return [(last - start + 1, start) for start, last in spans]

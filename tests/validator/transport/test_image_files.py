@@ -51,6 +51,18 @@ def test_largest_partition_is_used(tmp_path: Path, disk: bytes, offset: int) -> 
     assert image_files.partition_offset(path) == offset
 
 
+@pytest.mark.parametrize(
+    ("table", "size"), [(2, 0xFFFFFFF0), (2, 20), (2, 0), (1 << 60, 128), ((1 << 64) - 1, 128), (1 << 30, 128)]
+)
+def test_a_header_says_anything(tmp_path: Path, table: int, size: int) -> None:
+    """Entries of gigabytes, too short ones, a table beyond the disk: read as no table, in a moment."""
+    header = b"EFI PART" + b"\0" * 64 + struct.pack("<QII", table, 128, size)
+    path = tmp_path / "disk.raw"
+    path.write_bytes(mbr((0xEE, 1, 1000)) + header.ljust(512, b"\0") + b"\1" * 2048)
+    os.truncate(path, 1 << 36)
+    assert image_files.partition_offset(path) == 0
+
+
 def test_not_there(tmp_path: Path) -> None:
     with pytest.raises(ImageUnusable, match="no such file or directory; name a mounted tree or a raw disk image"):
         image_files.enter(Image(tmp_path / "none"))
