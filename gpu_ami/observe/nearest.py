@@ -191,6 +191,8 @@ def _checked(observation: Observation) -> Mapping[str, object]:
     config = effective_config(observation)
     try:
         agent_config.measurements(config)
+        agent_config.interval(config)
+        agent_config.log_files(config, {})
     except (ValueError, KeyError, TypeError):
         return {}
     return config

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
+from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document
 from gpu_ami.recipes.components import Registry, components
 from gpu_ami.recipes.facts import Facts, Row, parts
 from onhost.observation import SCHEMA
+from validator.results import typed_mistakes
 
 OBSERVATION_FILE = "observation.json"
 # Whose word counts where sources differ: what runs before what lies on disk, that before what a database says.
@@ -20,6 +22,7 @@ _PREFERRED = (
     "file", "package database", "DKMS", "driver tree", "installer's record",
 )  # fmt: skip
 _MANY = 3  # readings of a source that are shown
+MISTAKES_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,137 @@ class Found:
             "disagreement": self.disagreement, "packages": dict(self.packages), "held": sorted(self.held),
             "sources": [{key: value for key, value in reading.items() if value != ""} for reading in self.readings],
         }  # fmt: skip
+
+
+class Reading(TypedDict):
+    """One source's word on a component. full: the package's version in the database; kernel: of a module."""
+
+    source: str
+    version: str
+    where: str
+    package: NotRequired[str]
+    full: NotRequired[str]
+    held: NotRequired[bool]
+    kernel: NotRequired[str]
+    license: NotRequired[str]
+    built_for: NotRequired[str]
+    error: NotRequired[str]
+
+
+class System(TypedDict):
+    """Of os-release."""
+
+    id: str
+    version: str
+    name: str
+    codename: str
+
+
+class AgentPart(TypedDict):
+    """A file of the agent's configuration, as it is."""
+
+    path: str
+    config: dict[str, object]
+
+
+class FetchedConfig(TypedDict):
+    """A command of the boot that fetches the agent's configuration."""
+
+    path: str
+    command: str
+
+
+class Agent(TypedDict):
+    """The CloudWatch agent, as onhost/shippers.py reads it."""
+
+    installed: bool
+    parts: list[AgentPart]
+    mistakes: list[str]
+    common_config: list[str]
+    fetched_at_boot: list[FetchedConfig]
+    enabled: bool
+    masked: bool
+    collector: NotRequired[list[str]]
+    translated: NotRequired[bool]
+    unread: NotRequired[list[str]]
+
+
+class Script(TypedDict):
+    """A program that looks for the driver's lines."""
+
+    path: str
+    started_by: str
+    how: str
+    again: bool
+    writes: list[str]
+    off: NotRequired[str]
+    ships: NotRequired[list[str]]
+
+
+class SyslogFile(TypedDict):
+    """A file that rsyslog writes kernel lines to."""
+
+    file: str
+    rule: NotRequired[str]
+    off: NotRequired[str]
+
+
+class Shipper(TypedDict):
+    """What sends logs or metrics beside the agent."""
+
+    name: str
+    kernel: str
+    groups: list[str]
+    config: list[str]
+    off: str
+
+
+class Captures(TypedDict):
+    """What may send the driver's lines anywhere."""
+
+    scripts: list[Script]
+    syslog: list[SyslogFile]
+    shippers: NotRequired[list[Shipper]]
+
+
+class Settings(TypedDict):
+    """What rules ask beside versions."""
+
+    nouveau_blacklisted_in: list[str]
+    nvidia_options: list[str]
+    enabled: list[str]
+    login_user: str
+    runtime_mode: str
+    no_cgroups: bool
+    runtimes: list[str]
+    has_runtime: list[str]
+    masked: NotRequired[list[str]]
+    loader_stubs: NotRequired[list[str]]
+    nvidia_smi: NotRequired[list[str]]
+    firmware: NotRequired[list[str]]
+    environments: NotRequired[list[dict[str, str]]]
+    nouveau_for: NotRequired[list[str]]
+    uvm_for: NotRequired[list[str]]
+
+
+class ObservationDocument(TypedDict):
+    """What the reading program prints (onhost/observation.py). An earlier version did not print all of it."""
+
+    running: bool
+    os: System
+    architecture: Literal["", "x86_64", "arm64"]
+    kernels: list[str]
+    running_kernel: str
+    package_database: str
+    errors: list[str]
+    readings: dict[str, list[Reading]]
+    agent: Agent
+    captures: Captures
+    settings: Settings
+    devices: list[dict[str, str]]
+    unfinished: NotRequired[list[str]]
+    system_state: NotRequired[str]
+    read_of: NotRequired[str]
 
 
 def same(first: str, second: str) -> bool:
@@ -203,7 +337,15 @@ def _numbers(release: str) -> str:
     return match[0].strip(".") if match else "0"
 
 
+def wrong_types(document: Mapping[str, object]) -> list[str]:
+    """Where a document is not what the reading program prints: a host or a person may have sent any other."""
+    return list(typed_mistakes(ObservationDocument, document, ""))
+
+
 def load(path: Path) -> Observation:
     """An observation.json. UsageError: it is none."""
     document = read_document(path, SCHEMA, "observe")
+    if wrong := wrong_types(document):
+        hint = "`gpu-ami observe` writes a new one"
+        raise UsageError(f"{path}: not an observation as gpu-ami writes it", details=wrong[:MISTAKES_SHOWN], hint=hint)
     return Observation(document, components())

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami import process
 from gpu_ami.errors import MachineError, UsageError
-from gpu_ami.observe.observation import Observation
+from gpu_ami.observe.observation import MISTAKES_SHOWN, Observation, wrong_types
 from gpu_ami.recipes.components import Registry, components
 from onhost import observation as program
 from validator import remote
+from validator.inputs import parse_json
 
 if TYPE_CHECKING:
     from validator.transport import Target
@@ -120,11 +121,13 @@ def read_host(target: Target, registry: Registry | None = None, *, wait: bool = 
 
 def _document(text: str, where: str) -> Mapping[str, Any]:
     try:
-        document = json.loads(text)
+        document = parse_json(text)
     except ValueError as error:
         raise MachineError(f"{where}: the reading program printed no JSON ({error})") from error
     if not isinstance(document, dict) or document.get("schema") != program.SCHEMA:
         raise MachineError(f"{where}: expected {program.SCHEMA} of the reading program")
+    if wrong := wrong_types(document):
+        raise MachineError(f"{where}: printed what the reading program never prints", details=wrong[:MISTAKES_SHOWN])
     return document
 
 

@@ -17,7 +17,8 @@ from gpu_ami.errors import UsageError
 from gpu_ami.files import data_dir, read_document, write_json
 from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, components, section, site
 from validator import foreign_names
-from validator.plan_document import Builder, root_device
+from validator.plan import OBSERVED
+from validator.plan_document import AgentPackage, Builder, root_device
 from validator.results import typed_mistakes
 
 SITE_FOLDER = "site"
@@ -267,7 +268,9 @@ _OF_EVERY_PLAN = ("image", "roles", "instance_types")
 def _wrong_types(document: Mapping[str, object]) -> list[str]:
     """Values of plan.json that are missing or of another type, at any depth."""
     found = [f"{key}: missing" for key in _OF_EVERY_PLAN if key not in document]
-    own = get_type_hints(PlanDocument)
+    own: dict[str, Any] = get_type_hints(PlanDocument)
+    if document.get("origin") == OBSERVED:  # its configuration is the image's, which may lack what ours has
+        own["cloudwatch_agent"] = AgentPackage
     of_roles = {name: one.section for name, one in components.components().items() if one.section}
     for key, value in document.items():
         kind = own.get(key) or of_roles.get(key)

@@ -29,6 +29,7 @@ from gpu_ami.report import document as reports
 from validator import foreign_names
 from validator.file_account import KEPT_FILE
 from validator.inputs import LARGEST
+from validator.results import field_tests
 
 
 class InvalidJson(ValueError):
@@ -361,7 +362,7 @@ def _statement_read(document: Mapping[str, object]) -> Statement:
         else:
             raise ValueError(f"subject {name!r}")
     plan = predicate["configuration"][0] if predicate["configuration"] else None
-    return Statement(
+    statement = Statement(
         ami=ami,
         region=region,
         snapshots=tuple(snapshots),
@@ -373,3 +374,7 @@ def _statement_read(document: Mapping[str, object]) -> Statement:
         recipe=plan["annotations"]["recipe"] if plan else "",
         failed=tuple(predicate["failedTests"]),
     )
+    for field, (expected, has_type) in field_tests(Statement).items():
+        if not has_type(getattr(statement, field)):
+            raise TypeError(f"{field}: expected {expected}")
+    return statement

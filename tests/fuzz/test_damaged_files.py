@@ -32,7 +32,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpu_ami import cli, pipeline
+from gpu_ami.cloud import Place
+from gpu_ami.plan import make_plan
+from gpu_ami.plan.document import digest_of
+from gpu_ami.release import statement as statements
 from gpu_ami.report import writer
+from tests.observe import foreign_images
 from tests.release import examples
 
 pytestmark = pytest.mark.slow
@@ -213,6 +218,88 @@ def archive(folder: Path, source: random.Random) -> list[str]:
 
 
 @cache
+def planned() -> dict[str, Any]:
+    return json.loads(
+        json.dumps(make_plan(ROOT / "variables/recipes/debian12-gpu.yml", Place("aws", "us-east-1")).document)
+    )  # type: ignore[no-any-return]
+
+
+def plan(folder: Path, source: random.Random) -> list[str]:
+    """A plan whose digest was renewed after its values were changed."""
+    document = altered(planned(), source)
+    if isinstance(document, dict):
+        document["digest"] = digest_of(document)
+    (folder / "plan.json").write_text(json.dumps(document))
+    shutil.copy(certified() / "build.json", folder / "build.json")
+    commands = (
+        ["telemetry", str(folder), "-o", str(folder / "made")],
+        ["launch-template", str(folder)],
+        ["diff", str(folder), str(folder / "plan.json")],
+        ["diff", "--notes", str(folder), str(certified())],
+        ["validate", str(folder), "--root", str(folder / "none")],
+        ["build", "-o", str(folder), "--layers"],
+        ["certify", str(folder)],
+    )
+    return source.choice(commands)
+
+
+def statement(folder: Path, source: random.Random) -> list[str]:
+    """A statement of another content that a trusted key signed."""
+    shutil.copytree(certified(), folder / "proof")
+    payload = altered(examples.payload(certified()), source)
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":")).encode()
+    statements.sign(
+        damaged(text, source) if source.random() < 0.1 else text, [examples.signer(certified())], folder / "proof"
+    )
+    words = ["verify", str(folder / "proof"), "--key", str(certified() / "release.key.pub")]
+    return [
+        *words,
+        *source.choice((["--offline"], ["--offline", "--level", "rehearsed"], ["--offline", "--path", "/etc"])),
+    ]
+
+
+TRUST = {"keys": [{"name": "a", "file": "release.key.pub", "expires": "2030-01-01"}, {"name": "b", "file": "b.pub"}]}
+POLICY = {
+    "regions": [{"region": "us-east-1"}, {"region": "eu-central-1", "kms_key": "alias/x"}],
+    "share": {"accounts": ["111122223333"], "organizations": [], "public": False}, "ssm": {"prefix": "/images/a"},
+    "deprecate_after": 90, "keep": 3, "retire_after": 30, "images": {"demo": {"ssm": {"prefix": "/images/b"}}},
+}  # fmt: skip
+
+
+def trust(folder: Path, source: random.Random) -> list[str]:
+    for name in ("release.key.pub", "b.pub"):
+        key = (certified() / "release.key.pub").read_bytes()
+        (folder / name).write_bytes(damaged(key, source) if source.random() < 0.2 else key)
+    (folder / "trust.yml").write_bytes(text_of(TRUST, source, yaml.safe_dump))
+    return ["verify", str(certified()), "--trust", str(folder / "trust.yml"), "--offline"]
+
+
+def policy(folder: Path, source: random.Random) -> list[str]:
+    (folder / "publish.yml").write_bytes(text_of(POLICY, source, yaml.safe_dump))
+    (folder / "aws.yml").write_bytes(text_of(PLACE, source, yaml.safe_dump))
+    words = ["publish", str(certified()), "--policy", str(folder / "publish.yml"), "--where", str(folder / "aws.yml")]
+    return [*words, "-n", "--key", str(folder / "none.pub")]  # ends there: AWS is not asked
+
+
+@cache
+def observed() -> dict[str, Any]:
+    """What is read of a team's image: driver, libraries, the agent's configuration, a script that reads dmesg."""
+    folder = Path(tempfile.mkdtemp(prefix="gpu-ami-fuzz-"))
+    root = foreign_images.snapshot_script(folder / "tree")
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert cli.main(["observe", "--root", str(root), "-o", str(folder / "out"), "-q"]) == 0
+    document: dict[str, Any] = json.loads((folder / "out/observation.json").read_text())
+    shutil.rmtree(folder)
+    return document
+
+
+def observation(folder: Path, source: random.Random) -> list[str]:
+    file = folder / "observation.json"
+    file.write_bytes(text_of(observed(), source))
+    return source.choice((["observe", "--read", str(file), "-o", str(folder / "out")], ["diff", str(file), str(file)]))
+
+
+@cache
 def certified() -> Path:
     """A folder of a proof, certified and signed; its key is release.key.pub."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-ami-fuzz-"))
@@ -220,7 +307,6 @@ def certified() -> Path:
     with contextlib.redirect_stdout(io.StringIO()):
         writer.write(report, folder)
         pipeline.certify_stage(report, folder, [examples.signer(folder)])
-    shutil.copy(ROOT / "variables/locks/al2023-inf1.json", folder / "lock.json")
     return folder
 
 
@@ -250,7 +336,16 @@ KINDS: dict[str, Callable[[Path, random.Random], list[str]]] = {
     "build": of_a_proof("build.json", ("verify", "PROOF", *KEY)),
     "envelope": of_a_proof("certificate.dsse.json", ("verify", "PROOF", *KEY)),
     "certificate": of_a_proof("certificate.json", ("verify", "PROOF", *KEY)),
-    "plan": of_a_proof("lock.json", ("telemetry", "PROOF/lock.json", "-o", "PROOF/made")),
+    "certified build": of_a_proof("build.json", ("diff", "PROOF", "PROOF"), ("launch-template", "PROOF")),
+    "shown report": of_a_proof("report.json", ("diff", "PROOF", "PROOF"), ("diff", "--notes", "PROOF", "PROOF")),
+    "materials": of_a_proof(
+        "evidence/image-files/materials.json", ("certify", "PROOF"), ("verify", "PROOF", *KEY, "--offline")
+    ),
+    "plan": plan,
+    "statement": statement,
+    "trust file": trust,
+    "release policy": policy,
+    "observation": observation,
 }
 
 

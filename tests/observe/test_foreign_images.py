@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpu_ami import observe
+from gpu_ami.files import write_json
+from gpu_ami.plan import Plan
 from gpu_ami.recipes import load_facts
 from tests.observe import foreign_images as foreign
 
@@ -104,6 +106,11 @@ def test_image_is_read_rightly(name: str, tmp_path: Path) -> None:
     plan = observe.observed_plan(observation, facts, types, "foreign")
     assert plan.document["origin"] == "observed"
     assert observe.text(observation, [], [])
+    # Readers refuse other types: what is written here passes them.
+    write_json(tmp_path / "observation.json", observation.to_json())
+    assert observe.load(tmp_path / "observation.json").found == observation.found
+    write_json(tmp_path / "plan.json", plan.document)
+    assert Plan.load(tmp_path / "plan.json").image == "foreign"
 
 
 def test_system_kernel_flavour_and_login_are_read(tmp_path: Path) -> None:
