@@ -75,6 +75,11 @@ def _network(context: ResolveContext, versions: Mapping[str, str], sources: Sour
     if efa and not any(row["efa_interfaces"] for row in context.instance_types.values()):
         names = ", ".join(context.instance_types)
         sources.note(f"EFA {efa} is installed, and none of {names} has an EFA interface: nothing uses it there")
+    if efa and context.section("efa").get("gda"):
+        row = context.facts.efa["gda"]
+        sources.note(
+            f"EFA-GDA: jobs set {row['environment']} for it ({row['source']}); no check proves that NCCL uses it"
+        )
     plugin = versions.get("ofi_nccl") or (bundled_plugin(context, efa) if efa else None)
     nccl = versions.get("nccl")
     if plugin and nccl:

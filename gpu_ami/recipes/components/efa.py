@@ -24,7 +24,7 @@ from gpu_ami.recipes.rules import (
     versioned,
 )
 from validator.plan_document import Efa, EfaContents
-from validator.schema import Choice
+from validator.schema import Choice, Flag
 
 
 def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> Efa:
@@ -68,9 +68,10 @@ COMPONENT = Component(
     layer="libraries",
     after=("nccl",),
     is_chosen=True,
-    keys=versioned("1.38.0", mode=Choice(("full", "minimal"))),
+    keys=versioned("1.38.0", mode=Choice(("full", "minimal")), gda=Flag()),
     meanings={
         "version": "version of the EFA installer; exact, a branch, or `newest`",
+        "gda": "true: refuse what EFA-GDA (GPUs start network operations) does not work with",
         "mode": "`minimal`: only the kernel module and rdma-core, without libfabric and Open MPI",
     },
     section=Efa,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_ami.recipes.facts import at_least, at_most
-from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext
+from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 
 
 def bundled_plugin(context: ResolveContext, efa: str) -> str | None:
@@ -126,7 +126,45 @@ def installer_supports_system(context: ResolveContext, chosen: Assignment) -> It
     yield Conflict("efa.version", text, systems["source"], ("efa",))
 
 
+def gda_is_possible(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    """EFA-GDA, if the recipe asks for it: instance types, libfabric, and that the rest of it is in the image."""
+    row, efa = context.facts.efa["gda"], chosen["efa"]
+    if not context.section("efa").get("gda"):
+        return
+    without = [name for name, one in context.instance_types.items() if one["family"] not in row["families"]]
+    if without:
+        families = ", ".join(row["families"])
+        text = f"{', '.join(without)}: no EFA-GDA, which {families} have"
+        yield Conflict("efa.gda", text, row["source"], nearest="leave out efa.gda, or an image for each")
+    libfabric = context.facts.efa["releases"][efa].get("libfabric", "")
+    if libfabric and not at_least(libfabric, row["libfabric"]):
+        text = f"EFA-GDA needs libfabric ≥ {row['libfabric']}; EFA {efa} has {libfabric}"
+        yield Conflict("efa.version", text, row["source"], ("efa",))
+    plugin = bundled_plugin(context, efa)
+    if "ofi_nccl" not in context.values and (plugin is None or not at_least(plugin, row["ofi_nccl"])):
+        text = (
+            f"EFA-GDA needs aws-ofi-nccl ≥ {row['ofi_nccl']}; EFA {efa} brings {plugin or 'none'} to {context.os_name}"
+        )
+        yield Conflict("efa.gda", text, row["source"], nearest=f"ofi_nccl.version {row['ofi_nccl']}")
+    for name in ("nccl", "gdrcopy"):
+        if name not in context.values and name not in context.provided:
+            text = f"EFA-GDA needs {context.label(name)} ≥ {row[name]}, which the recipe has not"
+            yield Conflict("efa.gda", text, row["source"], nearest=f"{name}.version {row[name]}")
+
+
+def _gda_needs(name: str) -> Rule:
+    def fits_gda(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+        row = context.facts.efa["gda"]
+        if context.section("efa").get("gda") and not at_least(chosen[name], row[name]):
+            text = f"EFA-GDA needs {context.label(name)} ≥ {row[name]}, not {chosen[name]}"
+            yield Conflict(f"{name}.version", text, row["source"], (name,))
+
+    return fits_gda
+
+
 NETWORK_RULES = (
+    (("efa",), gda_is_possible),
+    *((("efa", name), _gda_needs(name)) for name in ("ofi_nccl", "nccl", "gdrcopy")),
     (("nvidia_driver", "efa"), peer_memory_is_of_one_module),
     (("nccl", "efa"), nccl_fits_efa),
     (("efa", "ofi_nccl"), efa_regression),
