@@ -55,6 +55,19 @@ def plan(recipe: str, *answers: dict[str, Any], facts: Facts = FACTS) -> dict[st
     return dict(resolve(layered(Path("image.yml"), document, "0" * 64, facts), facts))
 
 
+def test_a_new_family_with_a_known_board_is_planned() -> None:
+    """P6e-GB300 has no row; the board has, and what the platform needs of the driver."""
+    answer = described("p6e-gb300.36xlarge", like="p6-b300.48xlarge", Name="GB300", Count=4)
+    answer["ProcessorInfo"]["SupportedArchitectures"] = ["arm64"]
+    recipe = "architecture: arm64\ninstance_types: [p6e-gb300.36xlarge]\nnvidia_driver: {version: '620'}\nimex: {}\n"
+    document = plan(recipe, answer)
+    assert (document["instance_types"][0]["gpu"]["name"], document["unverified"]) == (
+        "NVIDIA GB300",
+        {"instance_type": "p6e-gb300.36xlarge"},
+    )
+    assert document["nvidia_driver"]["options"] == {"NVreg_CreateImexChannel0": "1"}
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_recorded_answer_gives_the_row_of_the_facts(name: str) -> None:
     """Without its row, each type of the facts is described as its row has it; addresses of GPUs EC2 does not know."""

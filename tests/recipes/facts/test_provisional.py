@@ -202,9 +202,9 @@ EFA = "instance_types: [p5.48xlarge]\n"
             "of 3.16.3",
         ),
         (
-            "node: dlami\nos: al2023\nnode_version: '20261009'\nnvidia_driver: {version: '595'}\n",
-            {"node_version": "20261009"},
-            "of 20261006",
+            "node: dlami\nos: al2023\nnode_version: '20261016'\nnvidia_driver: {version: '595'}\n",
+            {"node_version": "20261016"},
+            "of 20261009",
         ),
         (
             f"{EFA}nvidia_driver: {{version: '570'}}\nkernel: {{version: '6.8'}}\nefa: {{version: 1.37.0}}\n",
