@@ -9,6 +9,8 @@ import pytest
 from botocore import hooks
 from moto import mock_aws
 
+from tests import aws_requests
+
 REGIONS = ("us-east-1", "eu-central-1")
 
 
@@ -46,3 +48,16 @@ def test_aliases_of_one_emitter_are_not_another_s(aliases: Any, name: str, expec
     emitter = hooks.HierarchicalEmitter()
     hooks.EventAliaser(emitter, aliases).register(name, lambda **_: "called")
     assert [answer for _, answer in emitter.emit(expected)] == ["called"]
+
+
+@mock_aws
+def test_a_call_that_aws_refuses_fails() -> None:
+    """moto answers it: a filter that an operation lacks would be found on a real account alone."""
+    ec2 = client("ec2")
+    unknown: Any = [{"Name": "capacity-reservation", "Values": ["cr-1"]}]
+    with pytest.raises(AssertionError, match="The filter 'capacity-reservation' is invalid"):
+        ec2.describe_subnets(Filters=unknown)
+    with aws_requests.refused_by_aws("DescribeVolumes"):
+        ec2.describe_volumes(Filters=[{"Name": "tag", "Values": ["x"]}])
+    with pytest.raises(AssertionError, match="expected at most 10, got 11"):
+        client("ssm").get_parameters_by_path(Path="/", MaxResults=11)

@@ -16,6 +16,7 @@ from gpu_ami.cloud.login import temporary_key
 from gpu_ami.cloud.place import ApiAccess, Network, Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.validate.machines.launch import launch_of, launched, user_data
+from tests.aws_requests import Checked
 from tests.cloud.conftest import PUBLIC_KEY, an_ami, launch, sent_launches
 
 
@@ -131,7 +132,7 @@ def test_errors_of_aws(
     def refuse(**_: Any) -> None:
         raise ClientError({"Error": {"Code": code, "Message": "we have no p4d"}}, "RunInstances")  # type: ignore[typeddict-item]
 
-    monkeypatch.setattr(cloud.ec2, "run_instances", refuse)
+    monkeypatch.setattr(cloud.ec2, "run_instances", Checked("ec2", run_instances=refuse).run_instances)
     monkeypatch.setattr("gpu_ami.cloud.client.OUTAGE_SECONDS", 0)
     with pytest.raises(kind) as caught:
         launch(cloud, run)
@@ -194,7 +195,7 @@ def refused(code: str, operation: str = "DescribeInstances") -> ClientError:
 def fake(monkeypatch: pytest.MonkeyPatch, **calls: Any) -> Cloud:
     """A Cloud whose EC2 client answers as told; the clock of its waits stands still but for their sleeps."""
     cloud = Cloud(Place(name="aws", region="us-east-1"))
-    cloud.ec2 = SimpleNamespace(**calls)  # type: ignore[assignment]
+    cloud.ec2 = Checked("ec2", **calls)  # type: ignore[assignment]
     clock = [1000.0]
     monkeypatch.setattr(client.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(client.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))

@@ -15,6 +15,7 @@ from gpu_ami.cloud import Cloud, Launch, client, placement_groups, resources, ru
 from gpu_ami.cloud.resources import Resource
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
+from tests.aws_requests import Checked
 from tests.cloud.conftest import PUBLIC_KEY
 from tests.cloud.test_sweep import dead_record
 from tests.localregion.backends.test_groups import cloud, launch, names, records, run  # noqa: F401
@@ -81,7 +82,8 @@ def test_a_refused_rate_does_not_end_the_wait(
             raise ClientError(error, "DeletePlacementGroup")
         return ask(**given)
 
-    monkeypatch.setattr(cloud.ec2, "delete_placement_group", throttled)
+    stub = Checked("ec2", delete_placement_group=throttled)
+    monkeypatch.setattr(cloud.ec2, "delete_placement_group", stub.delete_placement_group)
     Clock(world, monkeypatch)
     placement_groups.delete(cloud, "g", seconds=30)
     assert refused and names(cloud) == []

@@ -13,6 +13,7 @@ from gpu_ami.cloud.systems_manager import Limits, Selection
 from gpu_ami.errors import MachineError
 from gpu_ami.fleet import condition, payload
 from gpu_ami.fleet.condition import Condition
+from tests.aws_requests import Checked
 from tests.fleet.service_machines import Fleet
 from validator.results import CheckRecord, HostResults, Verdict
 
@@ -74,7 +75,7 @@ def test_what_cloudwatch_does_not_tell_is_unproven(
     def refuse(**_: Any) -> Any:
         raise answer.exceptions.ClientError({"Error": {"Code": code, "Message": "no"}}, "GetLogEvents")
 
-    monkeypatch.setattr(answer, "get_log_events", refuse)
+    monkeypatch.setattr(answer, "get_log_events", Checked("logs", get_log_events=refuse).get_log_events)
     (one,) = condition.prove(conditions(in_service), None, 1)
     assert (one.verdict, one.condition.state) == ("UNPROVEN", "unproven") and code in one.condition.reason
     assert condition.exit_code([one]) == 4

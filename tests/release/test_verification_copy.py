@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from gpu_ami.cloud import Cloud, Place, aws_errors
 from gpu_ami.release import keys, verification, verification_place
 from gpu_ami.release.verification import Findings
+from tests.aws_requests import Checked
 from tests.release import examples
 
 NOW = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.UTC)
@@ -71,7 +71,7 @@ def compare(
         return {"Snapshots": [{"SnapshotId": name, "Description": snapshots[name]} for name in SnapshotIds]}
 
     monkeypatch.setattr(Cloud, "image", lambda cloud, name: regions.get((cloud.place.region, name)))
-    monkeypatch.setattr(Cloud, "ec2", SimpleNamespace(describe_snapshots=describe_snapshots))
+    monkeypatch.setattr(Cloud, "ec2", Checked("ec2", describe_snapshots=describe_snapshots))
     findings = Findings("out")
     given: Any = regions[region, ami]
     verification_place.compare_with_original(verified, given, Cloud(Place("aws", region)), findings, owner)

@@ -23,6 +23,7 @@ from gpu_ami.validate.machines import console
 from gpu_ami.validate.machines.machine import Boot, Machine
 from gpu_ami.validate.proof import ProofOptions
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
+from tests.aws_requests import Checked
 from tests.report.examples import a_check
 from tests.validate.conftest import a_machine
 from tests.validate.scripted_proof import Ec2, Scripted, a_proof, prove_ami
@@ -40,7 +41,7 @@ class Cluster(Ec2):
     def __init__(self, **refuses: Any) -> None:
         super().__init__(**refuses)
         self.alive, self.groups = set[str](), set[str]()
-        self.ec2 = SimpleNamespace(create_placement_group=self._create, delete_placement_group=self._delete)
+        self.ec2 = Checked("ec2", create_placement_group=self._create, delete_placement_group=self._delete)
 
     def _create(self, GroupName: str, Strategy: str, TagSpecifications: Any) -> None:
         self._call(f"create_group {Strategy}")
@@ -203,7 +204,7 @@ def test_ctrl_c_leaves_nothing(booted: None, tmp_path: Path, monkeypatch: pytest
     }  # fmt: skip
     owner, name = places[moment]
     if moment == "create":
-        cloud.ec2.create_placement_group = press(cloud.ec2.create_placement_group)
+        cloud.ec2 = Checked("ec2", create_placement_group=press(cloud._create), delete_placement_group=cloud._delete)
     else:
         monkeypatch.setattr(owner, name, press(getattr(owner, name)))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

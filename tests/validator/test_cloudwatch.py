@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
-from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -15,6 +14,7 @@ from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 from moto import mock_aws
 
+from tests.aws_requests import Checked
 from validator.cloudwatch import ApiRefused, CloudWatch, Series
 
 GROUP, STREAM = "/ec2/accelerated/accel-event-log", "i-0123456789abcdef0"
@@ -85,6 +85,11 @@ def test_wait_polls_until_its_deadline(cloudwatch: CloudWatch) -> None:
     assert cloudwatch.wait(lambda: None, 0.03) is None
 
 
+def answer_logs(cloudwatch: CloudWatch, **answers: Any) -> None:
+    """Puts a stub in the place of the client of CloudWatch Logs."""
+    cloudwatch.__dict__["logs"] = Checked("logs", **answers)
+
+
 def refused(code: str, status: int = 400) -> ClientError:
     return ClientError(
         {"Error": {"Code": code, "Message": "said AWS"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "x"
@@ -105,7 +110,7 @@ def test_throttled_call_is_retried_with_backoff(cloudwatch: CloudWatch, code: st
             raise answer
         return answer
 
-    cloudwatch.logs.get_log_events = get_log_events
+    answer_logs(cloudwatch, get_log_events=get_log_events)
     assert cloudwatch.events(GROUP, STREAM) == []
     assert slept == [0.25, 0.5, 1.0]
 
@@ -125,7 +130,7 @@ def test_refusal_has_a_hint(cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPa
     def get_log_events(**_: Any) -> Any:
         raise refused(code)
 
-    cloudwatch.logs.get_log_events = get_log_events
+    answer_logs(cloudwatch, get_log_events=get_log_events)
     with pytest.raises(ApiRefused, match=f"logs:GetLogEvents: {code}: said AWS") as caught:
         cloudwatch.events(GROUP, STREAM)
     assert words in str(caught.value)
@@ -146,16 +151,11 @@ def test_an_answer_of_a_login_page_is_not_the_images_fault(
     """botocore reads an HTML page as an answer without content; that is retried, and then no verdict of the image."""
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
     cloudwatch.sleep = lambda _seconds: None
-    monkeypatch.setattr(cloudwatch.logs, "get_log_events", lambda **_: page)
+    answer_logs(cloudwatch, get_log_events=page, describe_log_groups=page)
     with pytest.raises(ApiRefused, match="logs:GetLogEvents: the answer is not one of AWS: it has no 'events'"):
         cloudwatch.events("group", "stream")
 
-    class Paginator:
-        def paginate(self, **_: Any) -> list[dict[str, Any]]:
-            return [page]
-
-    monkeypatch.setattr(cloudwatch.logs, "get_paginator", lambda _name: Paginator())
-    monkeypatch.setattr(cloudwatch.metrics, "get_paginator", lambda _name: Paginator())
+    cloudwatch.__dict__["metrics"] = Checked("cloudwatch", list_metrics=page, get_metric_data=page)
     with pytest.raises(ApiRefused, match="it has no 'logGroups'"):
         cloudwatch.retention_days("group")
     with pytest.raises(ApiRefused, match="it has no 'MetricDataResults'"):
@@ -174,14 +174,13 @@ def test_an_answer_that_cannot_be_parsed_is_retried(cloudwatch: CloudWatch, monk
             raise first
         return first
 
-    monkeypatch.setattr(cloudwatch.logs, "get_log_events", answer)
+    answer_logs(cloudwatch, get_log_events=answer)
     assert cloudwatch.events("group", "stream") == []
 
 
 def metric_data(*results: dict[str, Any]) -> Any:
     """A stand-in of the client of CloudWatch, whose one page has these results."""
-    pages = SimpleNamespace(paginate=lambda **_: [{"MetricDataResults": list(results)}])
-    return SimpleNamespace(get_paginator=lambda _: pages)
+    return Checked("cloudwatch", get_metric_data={"MetricDataResults": list(results)})
 
 
 @pytest.mark.parametrize("status", ["PartialData", "InternalError", "Forbidden"])
@@ -219,7 +218,7 @@ def test_log_pages_without_an_end_are_given_up(cloudwatch: CloudWatch, monkeypat
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.1)
     numbers = count()
     page = lambda **_: {"events": [], "nextForwardToken": f"t{next(numbers)}"}  # noqa: E731
-    cloudwatch.logs.get_log_events = page  # type: ignore[method-assign]
+    answer_logs(cloudwatch, get_log_events=page)
     with pytest.raises(ApiRefused, match="no end of pages after 0 s"):
         cloudwatch.events(GROUP, STREAM)
 
@@ -233,13 +232,13 @@ def test_empty_pages_before_events_are_read_on(cloudwatch: CloudWatch) -> None:
         {"events": [event], "nextForwardToken": "c"},
         {"events": [], "nextForwardToken": "c"},
     ]
-    cloudwatch.logs.get_log_events = lambda **_: pages.pop(0)  # type: ignore[method-assign]
+    answer_logs(cloudwatch, get_log_events=lambda **_: pages.pop(0))
     assert [one.message for one in cloudwatch.events(GROUP, STREAM) or []] == ["NVRM: Xid"]
 
 
 def test_a_log_event_without_its_times_is_refused(cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
     page = {"events": [{"message": "x"}], "nextForwardToken": "a"}
-    cloudwatch.logs.get_log_events = lambda **_: page  # type: ignore[method-assign]
+    answer_logs(cloudwatch, get_log_events=page)
     with pytest.raises(ApiRefused, match="the answer is not one of AWS: it has no 'timestamp'"):
         cloudwatch.events(GROUP, STREAM)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.aws_requests import check_call
 from validator.checks.node_in_ecs import ContainerService, family
 from validator.cloudwatch import ApiRefused, CloudWatch
 
@@ -34,8 +35,10 @@ class Ecs:
 
     def __getattr__(self, name: str) -> Any:
         def call(**arguments: Any) -> Any:
+            check_call("ecs", name, arguments)
             self.asked.append((name, arguments))
             answer = self.answers.get(name, {})
+            answer = answer() if callable(answer) else answer
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -100,11 +103,11 @@ def test_an_agent_that_reconnects_is_waited_for() -> None:
     away = {"tasks": [], "failures": [{"arn": "arn:1", "reason": "AGENT"}]}
     answers = [away, away, {"tasks": [TASK], "failures": []}]
     ecs, waited = Ecs(), list[float]()
-    ecs.start_task = lambda **_: answers.pop(0)
+    ecs.answers["start_task"] = lambda: answers.pop(0)
     made = service(ecs)
     made.cloudwatch.sleep = waited.append
     assert made.start("d", "i", RUN, {}).arn == "arn:task" and len(waited) == 2
-    ecs.start_task = lambda **_: away
+    ecs.answers["start_task"] = away
     made.cloudwatch.wait = lambda look, _seconds: look()  # type: ignore[method-assign, assignment]
     assert made.start("d", "i", RUN, {}).refused == "AGENT"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,7 @@ from gpu_ami.cloud.policies import read_policy
 from gpu_ami.cloud.preflight.findings import Finding
 from gpu_ami.plan import resolve_source_ami
 from localregion.api import protocol
-from tests.aws_requests import check_call
+from tests.aws_requests import Checked
 from validator import aws
 
 REGION = "us-east-1"
@@ -108,11 +107,14 @@ def session() -> Any:
 class Wrapped:
     """A boto3 client of which some operations are answered here."""
 
-    def __init__(self, client: Any, **operations: Callable[..., Any]) -> None:
-        self._client, self._operations = client, operations
+    def __init__(self, client: Any, service: str = "ec2", /, **operations: Any) -> None:
+        self._client, self._own, self._names = client, Checked(service, **operations), operations.keys()
 
     def __getattr__(self, name: str) -> Any:
-        return self._operations.get(name) or getattr(self._client, name)
+        return getattr(self._own if name in self._names else self._client, name)
+
+    def get_paginator(self, name: str) -> Any:
+        return (self._own if name in self._names else self._client).get_paginator(name)
 
 
 def refusal(code: str, operation: str = "Operation") -> ClientError:
@@ -175,21 +177,19 @@ def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Cloud, "image", lambda _, ami: account.image if ami == account.image["ImageId"] else None)
 
     def quota(**asked: Any) -> dict[str, Any]:
-        check_call("service-quotas", "get_service_quota", asked)
         value = account.quotas.get(asked["QuotaCode"], 10_000)
         if value < 0:
             raise refusal("AccessDeniedException")
         return {"Quota": {"Value": float(value)}}
 
     def simulate(**asked: Any) -> dict[str, Any]:
-        check_call("iam", "simulate_principal_policy", asked)
         rows = [(name, account.simulated.get(name, "allowed")) for name in asked["ActionNames"]]
         return {"EvaluationResults": [{"EvalActionName": name, "EvalDecision": decision} for name, decision in rows]}
 
     def client(cloud: Cloud, service: str) -> Any:
         own = real(cloud, service)
         overridden = {"service-quotas": {"get_service_quota": quota}, "iam": {"simulate_principal_policy": simulate}}
-        return Wrapped(own, **overridden[service]) if service in overridden else own
+        return Wrapped(own, service, **overridden[service]) if service in overridden else own
 
     monkeypatch.setattr(Cloud, "client", client)
 

@@ -11,6 +11,7 @@ from gpu_ami.cloud import Cloud, preflight
 from gpu_ami.cloud.preflight import clusters
 from gpu_ami.cloud.preflight.findings import Level, Scope
 from gpu_ami.errors import CloudError
+from tests.aws_requests import Checked
 from tests.cloud.preflight.account import AGENT, Account, refusal, security_group
 from tests.cloud.preflight.test_examination import account  # noqa: F401
 
@@ -119,12 +120,9 @@ class EksApi:
         issues = [] if status == "ACTIVE" else [{"code": "ConfigurationConflict", "message": "of aws-node"}]
         return {"addon": {"status": status, "health": {"issues": issues}}}
 
-    def get_paginator(self, operation: str) -> Any:
-        assert operation == "list_addons"
+    def list_addons(self, clusterName: str) -> Any:
+        assert clusterName == "training"
         self._ask("ListAddons")
-        return self
-
-    def paginate(self, clusterName: str) -> Any:
         return [{"addons": [name]} for name in self.added]
 
 
@@ -141,7 +139,8 @@ def members(group: str) -> dict[str, Any]:
 @pytest.fixture
 def eks(account: Account, monkeypatch: pytest.MonkeyPatch) -> EksApi:  # noqa: F811
     api, real = EksApi(account.vpc), Cloud.client
-    monkeypatch.setattr(Cloud, "client", lambda cloud, name: api if name == "eks" else real(cloud, name))
+    stub = Checked.of("eks", api)
+    monkeypatch.setattr(Cloud, "client", lambda cloud, name: stub if name == "eks" else real(cloud, name))
     node = {"Effect": "Allow", "Action": EKS_CALLS, "Resource": "*"}
     account.policy({**AGENT, "Statement": [*AGENT["Statement"], node]})
     # As EKS makes it: all traffic from itself and to itself, and to anywhere.

@@ -113,7 +113,7 @@ def test_refused_credentials_are_the_only_finding(account: Account, monkeypatch:
         def refuse() -> None:
             raise refusal("ExpiredToken", "GetCallerIdentity")
 
-        return Wrapped(None, get_caller_identity=refuse)
+        return Wrapped(None, "sts", get_caller_identity=refuse)
 
     monkeypatch.setattr(Cloud, "client", client)
     (finding,) = account.findings()

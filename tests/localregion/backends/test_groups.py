@@ -17,6 +17,7 @@ from gpu_ami.cloud import ApiAccess, Cloud, Credentials, Launch, Place, placemen
 from gpu_ami.errors import CloudError
 from localregion.backends import ec2_groups
 from localregion.backends.ec2_groups import GroupRules, Rule
+from tests.aws_requests import refused_by_aws
 from tests.localregion.api.test_application import client
 from tests.localregion.conftest import BASE_ID, PUBLIC_KEY, SSH_PORT, Region, World
 
@@ -156,7 +157,7 @@ def test_machines_of_one_call_have_its_instance_profile(world: World, cloud: Clo
 def test_what_ec2_refuses(world: World, endpoint: str, call: str, parameters: dict[str, Any], code: str) -> None:
     ec2 = client(endpoint)
     ec2.create_placement_group(GroupName="g", Strategy="cluster")
-    with pytest.raises(ClientError) as caught:
+    with pytest.raises(ClientError) as caught, refused_by_aws("CreatePlacementGroup"):
         getattr(ec2, call)(**parameters)
     assert caught.value.response["Error"]["Code"] == code
     assert not world.ec2.instances()

@@ -13,6 +13,7 @@ from gpu_ami.cloud import Cluster, Place, eks
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.validate import node_services as nodes_of_eks
 from gpu_ami.validate.node_services import Proven
+from tests.aws_requests import Checked
 from validator.probes.cluster.kubernetes import ApiError
 
 ROLE = "arn:aws:iam::123456789012:role/nodes"
@@ -35,8 +36,8 @@ class Aws:
         self.calls: list[str] = []
         self.status = "ACTIVE"
 
-    def client(self, _service: str) -> Any:
-        return self
+    def client(self, service: str) -> Any:
+        return Checked.of(service, self)
 
     def get_instance_profile(self, **_: str) -> Any:
         if self.roles is None:
