@@ -192,7 +192,7 @@ def test_an_instance_publishes_and_does_nothing_else() -> None:
         "logs:DescribeLogStreams", "logs:PutLogEvents", "logs:PutRetentionPolicy",
     }  # fmt: skip
     metrics = next(row for row in statements("instance.json") if "cloudwatch:PutMetricData" in row["Action"])
-    assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": "CWAgent"}}
+    assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": ["CWAgent", "CWAgent-proof"]}}
 
 
 def test_instance_policy_fits_the_default_telemetry() -> None:

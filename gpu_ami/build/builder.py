@@ -59,7 +59,7 @@ class LaunchedBuilder:
         with ExitStack() as stack:
             key = stack.enter_context(login.temporary_key(self.cloud, self.run, tags, suffix="-builder"))
             instance_id = self.cloud.launch_in(self._launch(instance_type, key, tags, variables), way, subnet_id)
-            stack.callback(login.clean_up, self.run, lambda: self.cloud.terminate([instance_id]), None)
+            stack.enter_context(login.removed_after(self.run, lambda: self.cloud.terminate([instance_id])))
             self.on_instance(instance_id)
             instance = self.cloud.instance(instance_id)
             own = {

@@ -11,6 +11,7 @@ and https://docs.aws.amazon.com/cli/latest/reference/ec2-instance-connect/open-t
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -136,10 +137,26 @@ def temporary_key(
     """Name of a key pair that lives as long as the block. on_leftover: gets the error if it cannot be deleted."""
     name = key_name(run.id) + suffix
     cloud.import_key(name, make_key(run), tags)
-    try:
+    with removed_after(run, lambda: cloud.delete_key(name), on_leftover):
         yield name
-    finally:
-        clean_up(run, lambda: cloud.delete_key(name), on_leftover)
+
+
+@contextmanager
+def removed_after(run: Run, remove: Callable[[], object], on_leftover: Leftover | None = None) -> Iterator[None]:
+    """Removes something after the block. An error of the block stays the error; what cannot be removed is a detail."""
+    try:
+        yield
+    except GpuAmiError as error:
+        clean_up(run, remove, on_leftover or functools.partial(_add_leftover, error))
+        raise
+    except BaseException:
+        clean_up(run, remove, on_leftover)
+        raise
+    clean_up(run, remove, on_leftover)
+
+
+def _add_leftover(error: GpuAmiError, leftover: GpuAmiError) -> None:
+    error.details = (*error.details, f"not removed: {leftover.message}")
 
 
 def clean_up(run: Run, remove: Callable[[], object], on_leftover: Leftover | None) -> None:

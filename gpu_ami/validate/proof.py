@@ -40,6 +40,7 @@ from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
 from validator import foreign_names
 from validator.plan import LOG_GROUPS
+from validator.probes.agent import config as agent_config
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -64,12 +65,12 @@ def own_log_groups(
     """
     suffix = log_groups.suffix(cloud.place, run)
     seconds = _ENDING_SECONDS_AFTER_ERROR
-    try:
+    if not suffix:
+        yield
+        return
+    with login.removed_after(run, lambda: _remove(cloud, run, suffix, progress, seconds), on_leftover):
         yield
         seconds = _ENDING_SECONDS
-    finally:
-        if suffix:
-            login.clean_up(run, lambda: _remove(cloud, run, suffix, progress, seconds), on_leftover)
 
 
 def _remove(cloud: Cloud, run: Run, suffix: str, progress: Progress, seconds: float) -> None:
@@ -99,8 +100,9 @@ def described(plan: PlanDocument | None, place: Place | None, run: Run, *, launc
     if not suffix:
         return f"the plan's ({', '.join(names)}): injected events went there"
     return (
-        f"the proof's own ({', '.join(f'{name}{suffix}' for name in names)}), removed afterwards: the only change to"
-        " the agent, made in its view of the configuration and not in the image's files; metrics kept their namespace"
+        f"the proof's own ({', '.join(f'{name}{suffix}' for name in names)}), removed afterwards; its metrics, to the"
+        f" namespace …{agent_config.NAMESPACE_SUFFIX}. Nothing else of the agent was changed, and this in its view of"
+        " the configuration, not in the image's files"
     )
 
 

@@ -42,12 +42,12 @@ class Arrival:
 
 
 @pytest.fixture(scope="module")
-def config(host: Any) -> dict[str, object]:
-    """The installed configuration of the agent; it determines the expected series."""
+def config(host: Any, log_group_suffix: str) -> dict[str, object]:
+    """The installed configuration of the agent, in the namespace of a proof's machines; it determines the series."""
     installed = agent_config.installed(host)
     if not agent_config.measurements(installed):
         pytest.fail("the installed agent configuration collects no nvidia_gpu measurement", pytrace=False)
-    return installed
+    return agent_config.with_namespace_of(installed, agent_config.in_use(host)) if log_group_suffix else installed
 
 
 @pytest.fixture(scope="module")

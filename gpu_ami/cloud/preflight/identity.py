@@ -14,6 +14,7 @@ from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, error, exami
 from gpu_ami.errors import CapacityError, GpuAmiError, UsageError
 from gpu_ami.files import data_dir
 from validator import aws
+from validator.probes.agent import config as agent_config
 
 if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient
@@ -206,8 +207,13 @@ def builder_dry_run(scope: Scope) -> Iterator[Finding]:
     except UsageError:  # a finding of its own
         return
     sets_imds_v2 = scope.sets_imds_v2()
-    request = builder_request(scope, ami, sets_imds_v2)
-    finding = _dry_run(f"RunInstances {scope.builder}", scope.ec2.run_instances, request)
+    operation = f"RunInstances {scope.builder}"
+    finding = _dry_run(operation, scope.ec2.run_instances, builder_request(scope, ami, sets_imds_v2))
+    if finding.level is Level.ERROR and not sets_imds_v2:
+        with_imds_v2 = _dry_run(operation, scope.ec2.run_instances, builder_request(scope, ami, True))
+        if with_imds_v2.level is Level.OK:  # AWS's refusal says why in its encoded part alone
+            text = f"{finding.found}; permitted with IMDSv2 required"
+            finding = error(finding.subject, text, "DryRunOperation", aws.classify("", "IMDSv1").advice, refused=True)
     yield finding
     if finding.level is Level.OK and not sets_imds_v2:
         yield ok("builder's metadata service", "the place demands no IMDSv2, which this Packer (before 1.7) cannot set")
@@ -302,11 +308,14 @@ def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iter
     statements = [
         statement for document in _policies(iam, role["RoleName"]) for statement in policies.statements_of(document)
     ]
+    of_proof = scope.place.log_groups == log_groups.PROOF
     namespace = str(scope.plan["telemetry"]["namespace"]) if scope.plan else ""
+    namespace += agent_config.NAMESPACE_SUFFIX if namespace and of_proof else ""
     missing = [action for action in NEEDED if not allows(statements, action, namespace)]
     for action in missing:
         of = f" for namespace {namespace}" if namespace and action == "cloudwatch:PutMetricData" else ""
-        remedy = f"attach iam/instance.json, so that {NEEDED[action]}"
+        other = ", or set log_groups: production" if of and of_proof else ""
+        remedy = f"attach iam/instance.json, so that {NEEDED[action]}{other}"
         yield error(subject, f"{action} is not allowed{of}", "allowed", remedy)
     refused = list(_refused_log_groups(scope, statements)) if not missing else []
     for action, group in refused:

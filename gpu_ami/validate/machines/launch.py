@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import RUN_ATTRIBUTE, Cloud, Cluster, Launch, key_name, log_groups, login, runs
 from gpu_ami.validate.machines.deadlines import deadlines
+from validator.probes.agent import config as agent_config
 from validator.probes.cluster import joined
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ arm() {{
 }}
 until arm || systemctl --quiet is-active gpu-ami-dead-man.timer; do sleep 5; done &
 """
-# The agent of this machine sends to log groups of the proof. The files of the image stay as they are: the agent's unit
-# has a copy of the folder mounted over it, in a mount namespace of its own, made anew at each start of the agent. This
-# runs before network-online.target, which the agent waits for; an agent that runs already is restarted.
+# The agent of this machine sends to log groups and a namespace of the proof. The files of the image stay as they are:
+# the agent's unit has a copy of the folder mounted over it, in a mount namespace of its own, made anew at each start of
+# the agent. This runs before network-online.target, which the agent waits for; a running agent is restarted.
 # nsenter: systemd applies BindPaths= to commands with `+` too, and the copy would be of itself.
 # systemd 233 and later know BindPaths=; with an older one the validator finds production's groups and injects nothing.
-_LOG_GROUPS = """\
+_AGENT_OF_PROOF = """\
 (
   proof=/run/gpu-ami-proof
   drop_in=/run/systemd/system/amazon-cloudwatch-agent.service.d
@@ -54,7 +55,8 @@ for file in "$etc"/amazon-cloudwatch-agent.d/* "$etc"/amazon-cloudwatch-agent.js
   [ -f "$file" ] || continue
   copy=${{file##*/}}
   [ "$copy" != amazon-cloudwatch-agent.json ] || copy=../$copy
-  sed -E 's#("log_group_name"[[:space:]]*:[[:space:]]*"[^"]*)"#\\1{suffix}"#g' "$file" >"$copy" || exit 1
+  sed -E -e 's#("log_group_name"[[:space:]]*:[[:space:]]*"[^"]*)"#\\1{suffix}"#g' \\
+    -e 's#("namespace"[[:space:]]*:[[:space:]]*"[^"]*)"#\\1{namespace}"#g' "$file" >"$copy" || exit 1
 done
 END
   cat >"$drop_in/00-gpu-ami-proof.conf" <<'END'
@@ -111,11 +113,12 @@ def user_data(
 
     cluster: the one that it joins, for images with the role node_eks or node_ecs; None: `no_cluster`, the name of one
     that does not exist. now: seconds since 1970, for tests. log_group_suffix: appended to the log groups that the agent
-    sends to.
+    sends to, which then publishes its metrics in a namespace of proofs; "": the image's own.
     """
     expires = int(time.time() if now is None else now) + 60 * minutes
     boothook = _DEAD_MAN.format(minutes=minutes, seconds=60 * minutes, expires=expires)
-    boothook += _LOG_GROUPS.format(suffix=log_group_suffix) if log_group_suffix else ""
+    if log_group_suffix:
+        boothook += _AGENT_OF_PROOF.format(suffix=log_group_suffix, namespace=agent_config.NAMESPACE_SUFFIX)
     if "node_eks" in roles:
         node = ("application/node.eks.aws", _eks_config(no_cluster, cluster))
     elif "node_ecs" in roles:
@@ -196,10 +199,8 @@ def launched_together(
             on_leftover(error)
 
     instance_ids = cloud.launch_all(replace(launch, on_leftover=note_leftover))
-    try:
+    with login.removed_after(run, lambda: cloud.terminate(instance_ids), on_leftover):
         yield instance_ids
-    finally:
-        login.clean_up(run, lambda: cloud.terminate(instance_ids), on_leftover)
 
 
 def efa_interfaces(plan: PlanDocument | None, instance_type: str) -> int:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpu_ami.cloud.preflight.findings import Level
-from tests.aws_requests import Checked
 from tests.cloud.preflight.account import AGENT, DEAD_MAN, REGION, TRUST, Account, Wrapped, other_vpc, security_group
 
 ERROR, OK, WARNING = Level.ERROR, Level.OK, Level.WARNING
@@ -30,14 +29,7 @@ def _in_use(account: Account) -> None:
     running = {"InstanceType": "p4d.24xlarge", "CpuOptions": cores}
     spot = running | {"InstanceLifecycle": "spot"}
     pages = [{"Reservations": [{"Instances": [running, spot]}]}]
-    real = account.ec2
-
-    stub = Checked("ec2", describe_instances=pages)
-
-    def get_paginator(name: str) -> Any:
-        return (stub if name == "describe_instances" else real).get_paginator(name)
-
-    account.cloud.ec2 = Wrapped(real, get_paginator=get_paginator)
+    account.cloud.ec2 = Wrapped(account.ec2, describe_instances=pages)
 
 
 def _no_default_route(account: Account) -> None:
@@ -104,11 +96,21 @@ def _without(action: str) -> Callable[[Account], None]:
     return mutate
 
 
-def _other_namespace(account: Account) -> None:
-    rest = {"Effect": "Allow", "Action": ["logs:*", "ec2:DescribeTags"], "Resource": "*"}
-    condition = {"StringEquals": {"cloudwatch:namespace": "Other"}}
-    metrics = {"Effect": "Allow", "Action": "cloudwatch:PutMetricData", "Resource": "*", "Condition": condition}
-    account.policy({"Version": "2012-10-17", "Statement": [rest, metrics]})
+def _namespace(name: str) -> Callable[[Account], None]:
+    """The role may publish in this namespace alone."""
+
+    def mutate(account: Account) -> None:
+        rest = {"Effect": "Allow", "Action": ["logs:*", "ec2:DescribeTags"], "Resource": "*"}
+        condition = {"StringEquals": {"cloudwatch:namespace": name}}
+        metrics = {"Effect": "Allow", "Action": "cloudwatch:PutMetricData", "Resource": "*", "Condition": condition}
+        account.policy({"Version": "2012-10-17", "Statement": [rest, metrics]})
+
+    return mutate
+
+
+def _namespace_of_production(account: Account) -> None:
+    _namespace("CWAgent")(account)
+    account.change(log_groups="production")
 
 
 def _disabled_key(account: Account) -> None:
@@ -439,7 +441,21 @@ MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
         "logs:PutLogEvents is not allowed",
     ),
     ("no DescribeTags", _without("ec2:*"), ERROR, "role gpu-ami-node of gpu-node", "ec2:DescribeTags is not allowed"),
-    ("namespace", _other_namespace, ERROR, "role gpu-ami-node of gpu-node", "not allowed for namespace CWAgent"),
+    ("namespace of production", _namespace_of_production, OK, "role gpu-ami-node of gpu-node", "allows what the"),
+    (
+        "namespace",
+        _namespace("Other"),
+        ERROR,
+        "role gpu-ami-node of gpu-node",
+        "not allowed for namespace CWAgent-proof",
+    ),
+    (
+        "namespace of the fleet alone",
+        _namespace("CWAgent"),
+        ERROR,
+        "role gpu-ami-node of gpu-node",
+        "not allowed for namespace CWAgent-proof",
+    ),
     ("key unknown", _place(kms_key_id="alias/nothing"), ERROR, "kms_key_id", "alias/nothing is not in us-east-1"),
     ("key disabled", _disabled_key, ERROR, "kms_key_id", "is Disabled"),
     ("key for signatures", _signing_key, ERROR, "kms_key_id", "RSA_2048 for SIGN_VERIFY"),

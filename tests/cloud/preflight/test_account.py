@@ -18,6 +18,7 @@ from gpu_ami.cloud.preflight import identity, resources
 from gpu_ami.cloud.preflight.findings import Level, Scope, error, ok, warning
 from gpu_ami.cloud.preflight.identity import NEEDED, allows
 from gpu_ami.files import data_dir
+from tests.aws_requests import Checked
 
 
 def allow(action: Any, **more: Any) -> dict[str, Any]:
@@ -109,8 +110,8 @@ def test_simulated_principal_is_the_role_behind_the_session(caller: str, princip
         asked.append(PolicySourceArn)
         return {"EvaluationResults": [{"EvalActionName": name, "EvalDecision": "allowed"} for name in ActionNames]}
 
-    iam = SimpleNamespace(get_role=lambda RoleName: {"Role": {"Arn": principal}}, simulate_principal_policy=simulate)
-    clients = {"iam": iam, "sts": SimpleNamespace(get_caller_identity=lambda: {"Arn": caller})}
+    iam = Checked("iam", get_role={"Role": {"Arn": principal}}, simulate_principal_policy=simulate)
+    clients = {"iam": iam, "sts": Checked("sts", get_caller_identity={"Arn": caller})}
     scope: Any = SimpleNamespace(cloud=SimpleNamespace(client=clients.__getitem__), place=Place("aws", "eu-central-1"))
     (finding,) = identity.simulated_permissions(scope)
     assert finding.level is Level.OK and set(asked) == {principal}
@@ -160,17 +161,20 @@ def test_dry_run_of_the_builder_asks_as_packer_does() -> None:
 
 
 @pytest.mark.parametrize(("sets_imds_v2", "level"), [(False, Level.ERROR), (True, Level.OK)])
-def test_packer_that_cannot_set_imds_v2_is_named_before_the_launch(sets_imds_v2: bool, level: Level) -> None:
+@pytest.mark.parametrize("reason", [": ec2:MetadataHttpTokens", ". Encoded authorization failure message: QkY"])
+def test_packer_that_cannot_set_imds_v2_is_named_before_the_launch(
+    sets_imds_v2: bool, level: Level, reason: str
+) -> None:
     """A service control policy demands it; Debian's Packer 1.6.6 launches without."""
 
     def run_instances(**asked: Any) -> None:
         code, text = ("DryRunOperation", "Request would have succeeded")
         if asked.get("MetadataOptions", {}).get("HttpTokens") != "required":
-            code, text = "UnauthorizedOperation", "explicit deny in a service control policy: ec2:MetadataHttpTokens"
+            code, text = "UnauthorizedOperation", f"explicit deny in a service control policy{reason}"
         error: Any = {"Error": {"Code": code, "Message": text}, "ResponseMetadata": {"RequestId": "1"}}
         raise ClientError(error, "RunInstances")
 
-    ec2 = SimpleNamespace(run_instances=run_instances)
+    ec2 = Checked("ec2", run_instances=run_instances)
     place = Place("aws", "us-east-1", network=Network(subnet_ids=("subnet-1",)))
     cloud = SimpleNamespace(place=place, image=lambda _ami: None, ec2=ec2)
     finding, *_ = preflight.examine_builder(

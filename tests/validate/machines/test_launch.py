@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Place, load_place, login
-from gpu_ami.errors import CloudError, GpuAmiError, UsageError
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machines import launch
 from gpu_ami.validate.machines.deadlines import Deadlines, deadlines, names, parse_deadlines
@@ -117,3 +117,15 @@ def test_temporary_key_is_made_once_and_deleted(tmp_path: Path) -> None:
     with login.temporary_key(ec2, a_run(tmp_path), {}) as name:
         assert name == "gpu-ami-run-1" and (tmp_path / "id_ed25519").stat().st_mode & 0o777 == 0o600
     assert ec2.calls == ["import_key", "delete_key"]
+
+
+def test_an_error_of_the_block_is_not_hidden_by_what_cannot_be_removed(tmp_path: Path) -> None:
+    """The key pair of a builder that EC2 had no capacity for could not be deleted: that alone was said, with 4."""
+    ec2: Any = Ec2(delete_key=CloudError("deleting key pair gpu-ami-run-1: UnauthorizedOperation"))
+    with pytest.raises(CapacityError) as caught, login.temporary_key(ec2, a_run(tmp_path), {}):
+        raise CapacityError("launching m5.xlarge: InsufficientInstanceCapacity", details=["said AWS"])
+    assert caught.value.message == "launching m5.xlarge: InsufficientInstanceCapacity" and caught.value.exit_code == 5
+    assert caught.value.details == ("said AWS", "not removed: deleting key pair gpu-ami-run-1: UnauthorizedOperation")
+    assert (tmp_path / "left-behind").exists(), "`gpu-ami sweep` finds it"
+    with pytest.raises(CloudError, match="deleting key pair"), login.temporary_key(ec2, a_run(tmp_path), {}):
+        pass

@@ -137,7 +137,7 @@ def test_agent_sees_other_log_groups_and_the_image_keeps_its_files(tmp_path: Pat
     parts.mkdir(parents=True)
     base, gpu = parts / "file_base.json", parts / "file_gpu.json"
     base.write_text(CONFIG)
-    gpu.write_text('{"metrics": {}}')
+    gpu.write_text('{"metrics": {"namespace" : "CWAgent", "x": 1}}')
     asked = run_boothook(tmp_path)
     assert asked == ["daemon-reload", "--no-block try-restart amazon-cloudwatch-agent.service"]
     (drop_in,) = (tmp_path / "run/systemd/system/amazon-cloudwatch-agent.service.d").iterdir()
@@ -156,7 +156,7 @@ def test_agent_sees_other_log_groups_and_the_image_keeps_its_files(tmp_path: Pat
         subprocess.run(["sh", script], check=True, timeout=20)
         assert {file.name: file.read_text() for file in copies.iterdir()} == {
             "file_base.json": CONFIG.replace("/ec2/raw", f"{group}-proof/run-1"),
-            "file_gpu.json": '{"metrics": {}}',
+            "file_gpu.json": '{"metrics": {"namespace" : "CWAgent-proof", "x": 1}}',
         }
         assert base.read_text() == CONFIG.replace("/ec2/raw", group)
 

@@ -19,6 +19,7 @@ DIRECTORY = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 BASE_PART = "file_base.json"
 _PARTS = (BASE_PART, "file_gpu.json")
 DEFAULT_NAMESPACE = "CWAgent"
+NAMESPACE_SUFFIX = "-proof"  # of machines of a proof: alarms on a fleet's namespace do not see them
 DEFAULT_INTERVAL = 60
 # Data centre GPUs have no fan and some no encoder: only these measurements may be "N/A".
 _MAY_BE_ABSENT = lacking(Lacks.EVERY, Lacks.WITHOUT_ENCODER)
@@ -227,6 +228,19 @@ def require_group_suffix(config: Mapping[str, object] | None, suffix: str) -> No
             f"the agent sends to {', '.join(others)}, not to the log groups of this proof (…{suffix}): is it without"
             " cloud-init, or systemd older than 233? --log-groups production proves it with its own groups"
         )
+
+
+def with_namespace_of(config: Mapping[str, object], in_use: Mapping[str, object] | None) -> dict[str, object]:
+    """A copy with the namespace of a proof where the running agent publishes in it: see NAMESPACE_SUFFIX.
+
+    in_use: what in_use returned. On systemd before 233 the agent keeps the image's namespace.
+    """
+    changed = merged([config])
+    metrics = changed.get("metrics")
+    used = _object(in_use or {}, "metrics").get("namespace")
+    if isinstance(metrics, dict) and used == f"{metrics.get('namespace')}{NAMESPACE_SUFFIX}":
+        metrics["namespace"] = used
+    return changed
 
 
 def _log_file(entry: object, default_stream: object, metadata: Mapping[str, object]) -> LogFile:

@@ -72,6 +72,22 @@ def test_log_files_have_their_stream() -> None:
 
 
 @pytest.mark.parametrize(
+    ("in_use", "namespace"),
+    [
+        ({"metrics": {"namespace": "Team-proof"}}, "Team-proof"),
+        ({"metrics": {"namespace": "Team"}}, "Team"),  # systemd before 233 keeps the image's
+        ({"metrics": {"namespace": "Stranger-proof"}}, "Team"),
+        ({}, "Team"),
+        (None, "Team"),
+    ],
+)
+def test_series_are_expected_in_the_namespace_that_a_proofs_agent_uses(in_use: Any, namespace: str) -> None:
+    config = {"metrics": {"namespace": "Team"}}
+    assert agent_config.with_namespace_of(config, in_use) == {"metrics": {"namespace": namespace}}
+    assert config == {"metrics": {"namespace": "Team"}}
+
+
+@pytest.mark.parametrize(
     ("config", "message"),
     [
         ({"logs": {"logs_collected": []}}, "logs.logs_collected: expected an object, got list"),
