@@ -307,7 +307,9 @@ def decide(plan: Plan, options: ProofOptions, session: Session, building: BuildO
         plan.document, instance_types, build=building is not None, nodes=options.nodes, own=place.prices
     )
     if place.machines.billed:
-        for line in (expected.text, _if_killed(place), cost.telemetry(plan.document, instance_types)):
+        telemetry = cost.telemetry(plan.document, instance_types)
+        stopping = image_proof.warn_of_stops(place, instance_types, options.restarts)
+        for line in (expected.text, _if_killed(place), telemetry, stopping):
             if line:
                 session.progress.note(line)
     budget.max_cost, budget.own = options.max_cost, place.prices

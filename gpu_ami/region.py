@@ -140,12 +140,10 @@ class AwsRegion:
         return None
 
     def open(self, run: Run, progress: Progress) -> Session:
-        from gpu_ami.cloud import Cloud, preflight
+        from gpu_ami.cloud import Cloud
 
         cloud = Cloud(self._place, progress.note)
-        if self._place.answers_preflight:
-            with progress.stage(f"preflight {self._place.name}"):
-                require_no_error(preflight.examine(cloud), progress)
+        examine(cloud, progress)
         return Session(self._place, cloud, run, progress, self)
 
     def prepare(self, plan: PlanDocument) -> None:
@@ -165,6 +163,15 @@ class AwsRegion:
 
     def close(self) -> None:
         """Nothing runs here."""
+
+
+def examine(cloud: Cloud, progress: Progress) -> None:
+    """The preflight of a place, where it answers one. UsageError, CloudError: every error that it found."""
+    from gpu_ami.cloud import preflight
+
+    if cloud.place.answers_preflight:
+        with progress.stage(f"preflight {cloud.place.name}"):
+            require_no_error(preflight.examine(cloud), progress)
 
 
 def require_no_error(findings: Sequence[Finding], progress: Progress) -> None:

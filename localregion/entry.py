@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.errors import UsageError
-from gpu_ami.region import MACHINE, SANDBOX, Prerequisite, Region, RegionProvider, Session, SessionRequest
+from gpu_ami.region import MACHINE, SANDBOX, Prerequisite, Region, RegionProvider, Session, SessionRequest, examine
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Place, Run
@@ -59,7 +59,9 @@ class LocalRegion:
         is_sandbox, note = choose_builder(request.builder, place.conditions)
         place = replace(place, machines=replace(place.machines, sandbox_builder=is_sandbox))
         self._ensure_mirror(None)
-        return Session(place, Cloud(place, progress.note), run, progress, self, builder_note=note)
+        cloud = Cloud(place, progress.note)
+        examine(cloud, progress)
+        return Session(place, cloud, run, progress, self, builder_note=note)
 
     def _coming_build(self) -> str:
         """What the daemon prepares for while it starts; nothing for builders that are booted."""

@@ -277,9 +277,10 @@ def _layout(home: Path | None) -> Layout:
 
 
 def _place(described: RegionDescription) -> Place:
+    from localregion.api import conditions as condition_files
     from localregion.mirror import archives, git_repositories
 
-    mirror = described["mirror"]
+    mirror, conditions = described["mirror"], described.get("conditions", "")
     return Place(
         name="local",
         region=described["region"],
@@ -289,13 +290,14 @@ def _place(described: RegionDescription) -> Place:
         )
         if mirror
         else None,
-        conditions=described.get("conditions", ""),
+        conditions=conditions,
         expect_launch=expect_launch,
         api=ApiAccess(
             endpoint=described["endpoint"],
             guest_endpoint=described["guest_endpoint"],
             credentials=_CREDENTIALS,
-            consistent_seconds=30.0 if described.get("conditions") else 5.0,
+            consistent_seconds=30.0 if conditions else 5.0,
+            is_account=bool(conditions) and condition_files.load(conditions).has_account,
         ),
         network=Network(
             subnet_ids=(described["subnet_id"],), security_group_ids=tuple(described["security_group_ids"])

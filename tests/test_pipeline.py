@@ -24,7 +24,7 @@ from gpu_ami.region import SANDBOX, Region, Session, SessionRequest
 from gpu_ami.report import certificate
 from gpu_ami.sources.survey import Finding as SourceFinding
 from gpu_ami.sources.survey import ReadIndex
-from gpu_ami.validate import ProofOptions
+from gpu_ami.validate import RESTARTS, ProofOptions
 from tests.regions import NotingRegion
 from tests.report.examples import a_host, a_report
 from tests.validate.node_services.test_eks import Aws, a_cluster
@@ -351,6 +351,8 @@ def test_expected_cost_is_noted_where_machines_are_billed_and_bounded_everywhere
     assert len(notes) == (3 if billed else 0)
     assert not billed or "p4d.24xlarge 117 (35.10 USD)" in notes[2]
     assert not billed or "one that hangs runs until `gpu-ami sweep` (no dead_man_role)" in notes[1]
+    pipeline.decide(plan, ProofOptions(restarts=RESTARTS), session, pipeline.BuildOptions())
+    assert not billed or notes[-1].startswith("stop-start of p4d.24xlarge: EC2 may have no capacity")
     with pytest.raises(UsageError, match="--max-cost"):
         pipeline.decide(plan, ProofOptions(max_cost=0.01), session, pipeline.BuildOptions())
 

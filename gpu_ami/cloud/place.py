@@ -10,6 +10,7 @@ Packer and the validators would each open the profile again, with a closed stdin
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import functools
 import os
 import re
@@ -91,13 +92,15 @@ class ApiAccess:
     """How AWS's API is reached.
 
     endpoint: URL where *we* reach it; None: AWS itself. guest_endpoint: where an *instance* reaches it.
-    consistent_seconds: how long AWS may not know what has just been created, and leave it out of lists.
+    consistent_seconds: how long AWS may not know what has just been created, and leave it out of lists. is_account: an
+    endpoint has the settings of an account, and answers about them as AWS does.
     """
 
     profile: str | None = None
     endpoint: str | None = None
     credentials: Credentials | None = None
     guest_endpoint: str | None = None
+    is_account: bool = False
     consistent_seconds: float = 120.0  # EC2 API reference, "Eventual consistency", read 2026-11-22: retry for minutes
 
     def keys(self) -> dict[str, str]:
@@ -152,14 +155,20 @@ class Capacity:
     """How capacity is bought. ways: pattern of instance types → ways (capacity.py), in order.
 
     minutes: for how long they are tried again. start_minutes: for how long a stopped instance is started again at
-    least: EC2 often has capacity minutes after a stop. builder_types: architecture → instance types on which an image
+    least: EC2 often has capacity minutes after a stop. no_stop_start: patterns of instance types whose machines are not
+    stopped and started, which the proof then leaves out. builder_types: architecture → instance types on which an image
     is built where the plan's has no capacity, in order.
     """
 
     ways: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     minutes: int = 0
     start_minutes: int = 5
+    no_stop_start: tuple[str, ...] = ()
     builder_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def stops(self, instance_type: str) -> bool:
+        """Whether a proof stops and starts machines of an instance type."""
+        return not any(fnmatch.fnmatchcase(instance_type, pattern) for pattern in self.no_stop_start)
 
 
 @dataclass(frozen=True)
@@ -235,7 +244,7 @@ class Place:
     @property
     def answers_preflight(self) -> bool:
         """Whether it answers what a preflight asks, as AWS does; not an endpoint of its own, such as a test's."""
-        return self.api.endpoint is None
+        return self.api.endpoint is None or self.api.is_account
 
 
 def _own_names(part: type) -> Mapping[str, str]:
@@ -247,7 +256,12 @@ _PARTS: Mapping[str, Mapping[str, str]] = {
     "api": _own_names(ApiAccess),
     "network": _own_names(Network),
     "login": _own_names(Login),
-    "capacity": {"capacity": "ways", "capacity_minutes": "minutes", "builder_types": "builder_types"},
+    "capacity": {
+        "capacity": "ways",
+        "capacity_minutes": "minutes",
+        "builder_types": "builder_types",
+        "no_stop_start": "no_stop_start",
+    },
     "clusters": {"cluster": "name", "cluster_versions": "versions"},
 }
 
@@ -309,6 +323,7 @@ _GRAMMAR = Keys(
         "capacity": MapOf(r"[a-z0-9*?.-]+", "p5.48xlarge or p5*", ListOf(_WAY)),
         "prices": MapOf(r"[a-z0-9-]+\.[a-z0-9-]+", "p5e.48xlarge", Number()),
         "capacity_minutes": Integer(0, 7 * 24 * 60),
+        "no_stop_start": ListOf(_like(r"[a-z0-9*?.-]+", "p5.48xlarge or p5*")),
         "builder_types": MapOf(
             r"x86_64|arm64", "x86_64 or arm64", ListOf(_like(r"[a-z0-9-]+\.[a-z0-9-]+", "m7i.2xlarge"))
         ),
@@ -360,6 +375,8 @@ def load_place(path: Path) -> Place:
         values["subnet_ids"] = tuple(values["subnet_ids"])
     if "capacity" in values:
         values["capacity"] = {like: tuple(ways) for like, ways in values["capacity"].items()}
+    if "no_stop_start" in values:
+        values["no_stop_start"] = tuple(values["no_stop_start"])
     if "builder_types" in values:
         values["builder_types"] = {name: tuple(types) for name, types in values["builder_types"].items()}
     if "jump_key" in values:

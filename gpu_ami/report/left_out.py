@@ -28,7 +28,11 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class LeftOut(results.Record):
-    """A part of the proof that was not asked for. what: which of them; option: of the command line."""
+    """A part of the proof that was not asked for.
+
+    what: which of them: a restart, of all machines or `RESTART of INSTANCE-TYPE`. option: of the command line, or a key
+    of the place.
+    """
 
     part: Part
     what: str
@@ -59,7 +63,9 @@ def _is_as_asked(host: HostReport, report: Report) -> bool:
     parts = {entry.part for entry in report.left_out}
     restarts = {entry.what for entry in report.left_out if entry.part == Part.RESTART}
     for how in host.restarts:
-        if how not in restarts and host.unproven_restart(how, [] if Part.CHECKS in parts else report.roles):
+        if not {how, f"{how} of {host.instance_type}"} & restarts and host.unproven_restart(
+            how, [] if Part.CHECKS in parts else report.roles
+        ):
             return False
     if Part.CHECKS in parts:
         return True

@@ -6,6 +6,7 @@ built is booted once, to see what is in it: the proof's plan is made of what was
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import threading
 import time
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami import observe as observing
-from gpu_ami.cloud import Cloud, capacity, key_name, login, placement_groups, runs
+from gpu_ami.cloud import Cloud, Place, capacity, key_name, login, placement_groups, runs
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.plan import cost
 from gpu_ami.process import UnderWay
@@ -298,6 +299,26 @@ def _target(machine: Machine) -> Target:
     )
 
 
+_SCARCE = ("p4d*", "p5*", "p6*", "trn*")  # of which EC2 often has no free host when one is stopped
+
+
+def warn_of_stops(place: Place, instance_types: Sequence[str], requested: Sequence[str]) -> str:
+    """A warning where On-Demand machines that are hard to get will be stopped and started; "" else."""
+    named = [
+        name
+        for name in instance_types
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in _SCARCE)
+        and not restarts.left_out_by(restarts.STOP_START, name, requested, place.capacity)
+        and not any(way.reservation for way in capacity.ways_of(place, name))
+    ]
+    if not named:
+        return ""
+    return (
+        f"stop-start of {', '.join(named)}: EC2 may have no capacity to start them again, and it stays unproven;"
+        " `no_stop_start` of the place leaves it out"
+    )
+
+
 def _prove_restarts(
     proof: Proof, boot: Boot, host: HostRecord, machine: Machine | None, joining: cluster.Joining | None
 ) -> None:
@@ -307,8 +328,9 @@ def _prove_restarts(
         if proof.options.cancelled.is_set():
             return
         refused = boot.cloud.cannot_stop(host.report.instance_id) if how == restarts.STOP_START else ""
-        if how not in proof.options.restarts or machine is None or refused:
-            reason = f"not tried: {gone or refused}" if how in proof.options.restarts else "not requested (--restarts)"
+        by = restarts.left_out_by(how, host.report.instance_type, proof.options.restarts, boot.cloud.place.capacity)
+        if by or machine is None or refused:
+            reason = f"not requested ({by})" if by else f"not tried: {gone or refused}"
             host.report = host.report.with_checks(restarts.not_done(how, reason))
             continue
         try:

@@ -35,7 +35,7 @@ from gpu_ami.report import (
     evidence_folder,
 )
 from gpu_ami.validate import validator_process
-from gpu_ami.validate.machines import ImageUnits, Watch, deadlines, is_at_fault
+from gpu_ami.validate.machines import ImageUnits, Watch, deadlines, is_at_fault, left_out_by
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
 from validator import foreign_names
@@ -340,6 +340,10 @@ def _left_out(proof: Proof, reports: Sequence[HostReport]) -> tuple[LeftOut, ...
         parts.append(LeftOut(Part.CHECKS, "", f"-k {options[options.index('-k') + 1]!r}"))
     needed = dict.fromkeys(how for report in reports for how in report.restarts)
     parts += [LeftOut(Part.RESTART, how, "--restarts") for how in needed if how not in proof.options.restarts]
+    capacity = proof.place.capacity if proof.place else None
+    for kind, how in dict.fromkeys((report.instance_type, how) for report in reports for how in report.restarts):
+        if how in proof.options.restarts and (by := left_out_by(how, kind, proof.options.restarts, capacity)):
+            parts.append(LeftOut(Part.RESTART, f"{how} of {kind}", by))
     roles = [str(role) for role in proof.roles]
     if "--provoke-xid" not in options and any(report.lacks_kernel_xid(roles) for report in reports):
         parts.append(LeftOut(Part.KERNEL_XID, "", "without --provoke-xid"))

@@ -148,6 +148,11 @@ class Conditions:
         """`NAME:SEED`, which repeats them; "" for none."""
         return f"{self.name.partition(':')[0]}:{self.seed}" if self.name else ""
 
+    @property
+    def has_account(self) -> bool:
+        """Whether they say what account the region is."""
+        return self.account != AccountSettings()
+
 
 def names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.yml"))

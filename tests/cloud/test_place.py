@@ -53,6 +53,7 @@ region: eu-central-1
 subnet_ids: [subnet-0000000a, subnet-0000000b]
 capacity: {p5.48xlarge: ["capacity-block:cr-00000001"], "*": [spot, on-demand]}
 capacity_minutes: 30
+no_stop_start: ["p5*", trn2.48xlarge]
 """
     place = load_place(write(tmp_path, text))
     assert (place.network.subnet_id, place.network.subnets) == (
@@ -61,6 +62,8 @@ capacity_minutes: 30
     )
     assert place.capacity.ways == {"p5.48xlarge": ("capacity-block:cr-00000001",), "*": ("spot", "on-demand")}
     assert place.capacity.minutes == 30
+    kinds = ("p5.48xlarge", "p5en.48xlarge", "p4d.24xlarge", "trn2.48xlarge")
+    assert [place.capacity.stops(name) for name in kinds] == [False, False, True, False]
     assert load_place(write(tmp_path, "region: us-gov-west-1\n")).network.subnets == ("",)
 
 

@@ -115,6 +115,7 @@ def test_versions_of_installed_components_and_of_the_kernel() -> None:
 
 REBOOT = LeftOut(Part.RESTART, "reboot", "--restarts")
 STOP = LeftOut(Part.RESTART, "stop-start", "--restarts")
+STOP_OF_G5 = LeftOut(Part.RESTART, "stop-start of g5.12xlarge", "no_stop_start of the place")
 CHECKS = LeftOut(Part.CHECKS, "", "-k 'boot'")
 KERNEL_XID = LeftOut(Part.KERNEL_XID, "", "without --provoke-xid")
 
@@ -144,11 +145,13 @@ def leaving(report: Report, *parts: LeftOut) -> Report:
         (a_report(a_host(), unproven=("p4d.24xlarge",)), 0),
         (leaving(a_report(not_done("reboot")), REBOOT), 7),
         (leaving(a_report(not_done("reboot"), unproven=("p4d.24xlarge",)), REBOOT), 7),
+        (leaving(a_report(not_done("stop-start")), STOP_OF_G5), 7),
         (leaving(a_report(selected(a_check("boot"))), CHECKS), 7),
         (leaving(a_report(selected(a_check("boot")), offline()), CHECKS), 7),
         (leaving(a_report(drill()), KERNEL_XID), 7),
         # Something else is missing, too.
         (leaving(a_report(not_done("stop-start")), REBOOT), 1),
+        (leaving(a_report(not_done("stop-start")), replace(STOP_OF_G5, what="stop-start of p5.48xlarge")), 1),
         (a_report(not_done("reboot")), 1),
         (leaving(a_report(drill()), REBOOT), 1),
         (leaving(a_report(a_host(metrics="UNPROVEN"), unproven=("p4d.24xlarge",)), STOP), 1),

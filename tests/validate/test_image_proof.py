@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import Login
+from gpu_ami.cloud import Capacity, Login, Place
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.progress import Progress
 from gpu_ami.report import certificate, document, writer
@@ -23,13 +23,14 @@ from gpu_ami.validate import image_proof, recorder
 from gpu_ami.validate.machines import login
 from gpu_ami.validate.machines.machine import Machine
 from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, STOP_START
-from gpu_ami.validate.proof import Proof, ProofOptions
+from gpu_ami.validate.proof import Proof, ProofOptions, assemble
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
 from tests.validate.conftest import World, a_boot, a_machine
 from tests.validate.scripted_proof import (
     PLAN,
     ROLES,
+    RUN,
     TYPES,
     Ec2,
     Scripted,
@@ -169,6 +170,40 @@ def test_restart_that_was_not_asked_for_is_named_and_not_green(
     for how in left_out:
         assert named.count(f"g5.12xlarge: {how}: UNPROVEN: not requested (--restarts)") == 1
     assert sum("not requested" in line for line in named) == len(left_out)
+
+
+def test_stop_start_is_left_out_where_the_place_says_so(world: World, tmp_path: Path) -> None:
+    """A p5 that was stopped may not come back for days; its owner decides, and the certificate says so."""
+    place = Place("aws", "us-east-1", capacity=Capacity(no_stop_start=("g5*",)))
+    world.place = place
+    made = a_proof(tmp_path)
+    made.place = place
+    host = prove(world, made)
+    assert "stop" not in world.calls and verdicts(host)[f"{COMES_BACK}@stop-start"] == "UNPROVEN"
+    assert verdicts(host)[f"{COMES_BACK}@reboot"] == "PASS"
+    report = assemble(made, RUN, "ami-1", [host])
+    assert [str(part) for part in report.left_out if part.part == "restart"] == [
+        "restart stop-start of g5.12xlarge (no_stop_start of the place)"
+    ]
+    named = certificate.certify(report).not_proven
+    assert "g5.12xlarge: stop-start: UNPROVEN: not requested (no_stop_start of the place)" in named
+
+
+@pytest.mark.parametrize(
+    ("kinds", "capacity", "requested", "named"),
+    [
+        (["g5.12xlarge", "p5.48xlarge", "p4d.24xlarge"], Capacity(), RESTARTS, "p5.48xlarge, p4d.24xlarge"),
+        (["p5.48xlarge"], Capacity(no_stop_start=("p5*",)), RESTARTS, ""),
+        (["p5.48xlarge"], Capacity({"p5*": ("capacity-block:cr-00000001",)}), RESTARTS, ""),
+        (["p5.48xlarge"], Capacity(), (REBOOT,), ""),
+        (["g5.12xlarge"], Capacity(), RESTARTS, ""),
+    ],
+)
+def test_stops_of_scarce_machines_are_warned_of(
+    kinds: list[str], capacity: Capacity, requested: tuple[str, ...], named: str
+) -> None:
+    warning = image_proof.warn_of_stops(Place("aws", "us-east-1", capacity=capacity), kinds, requested)
+    assert warning.startswith(f"stop-start of {named}: EC2 may have no capacity") if named else not warning
 
 
 def test_checks_that_could_not_run_again_are_not_green(

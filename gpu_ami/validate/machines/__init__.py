@@ -13,7 +13,7 @@ from gpu_ami.validate.machines.console import Watch
 from gpu_ami.validate.machines.deadlines import deadlines, parse_deadlines
 from gpu_ami.validate.machines.hanging import ImageUnits
 from gpu_ami.validate.machines.machine import Boot, Machine, require_interface, restart
-from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, is_at_fault, parse
+from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, is_at_fault, left_out_by, parse
 
 __all__ = [
     "REBOOT",
@@ -24,6 +24,7 @@ __all__ = [
     "Watch",
     "deadlines",
     "is_at_fault",
+    "left_out_by",
     "parse",
     "parse_deadlines",
     "require_interface",

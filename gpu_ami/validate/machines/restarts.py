@@ -7,7 +7,7 @@ at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from validator.probes import PANIC
 from validator.results import CheckRecord, Hop
 
 if TYPE_CHECKING:
+    from gpu_ami.cloud import Capacity
     from validator.results import Verdict
 
 REBOOT, STOP_START = "reboot", "stop-start"
@@ -51,6 +52,13 @@ def parse(text: str) -> tuple[str, ...]:
     if unknown or not requested or ("none" in requested and len(requested) > 1):
         raise UsageError(f"--restarts {text}: expected {','.join(RESTARTS)}, one of them, or none")
     return tuple(name for name in RESTARTS if name in requested)
+
+
+def left_out_by(how: str, instance_type: str, requested: Sequence[str], capacity: Capacity | None) -> str:
+    """What leaves a restart of a machine out on purpose: the option, or the key of the place; "" where it is done."""
+    if how not in requested:
+        return "--restarts"
+    return "no_stop_start of the place" if how == STOP_START and capacity and not capacity.stops(instance_type) else ""
 
 
 def came_back(how: str, stages: Mapping[str, float], before: str, after: str, where: str) -> CheckRecord:
