@@ -41,7 +41,7 @@ def create(cloud: Cloud, name: str, tags: Mapping[str, str]) -> None:
 
 def delete(cloud: Cloud, name: str, seconds: float = _ENDING_SECONDS) -> None:
     """Deletes a group, which may be in use for so long while its instances end; none of that name is no error."""
-    resources.retried(lambda: _delete(cloud, name), {IN_USE}, seconds)
+    resources.retried(lambda: _delete(cloud, name), {IN_USE}, seconds, cloud.say)
 
 
 def _delete(cloud: Cloud, name: str) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # A group or volume stays in use for a moment after its instance has ended, a snapshot after its image.
 _IN_USE = {"DependencyViolation", "InvalidGroup.InUse", "InvalidSnapshot.InUse", "VolumeInUse"}
-IN_USE_SECONDS, _POLL_SECONDS = 60.0, 2.0
+IN_USE_SECONDS, _POLL_SECONDS, _SAID_AGAIN_SECONDS = 60.0, 2.0, 20.0
+_ENDING_SECONDS = 300.0  # of an instance
 # A tag that was just set may not count yet in the policy of whoever removes the resource.
 _NOT_TAGGED_YET = {"UnauthorizedOperation"}
 IMAGE_PREFIX = "gpu-ami"  # packer/source.pkr.hcl, image_name
@@ -110,7 +111,9 @@ def remove(cloud: Cloud, resource: Resource) -> None:
     """Ends one leftover; instances are waited for, since what hangs on them can go only afterwards."""
     if resource.kind == "instance":
         cloud.terminate([resource.id])
-        cloud.wait_for_state(resource.id, "terminated", 300)
+        if cloud.instance(resource.id)["State"]["Name"] != "terminated":
+            cloud.say(f"instance {resource.id}: told to terminate; waiting for it, up to {_ENDING_SECONDS:.0f} s")
+            cloud.wait_for_state(resource.id, "terminated", _ENDING_SECONDS)
         return
     if resource.kind == "log-group":
         log_groups.delete(cloud, resource.id)
@@ -118,12 +121,17 @@ def remove(cloud: Cloud, resource: Resource) -> None:
     if resource.untagged:
         _claim(cloud, resource)
     passing = _IN_USE | (_NOT_TAGGED_YET if resource.untagged else set())
-    retried(lambda: _remove(cloud, resource), passing, IN_USE_SECONDS)
+    retried(lambda: _remove(cloud, resource), passing, IN_USE_SECONDS, cloud.say)
 
 
-def retried(removal: Callable[[], None], passing: Collection[str], seconds: float) -> None:
-    """Tries a removal again for so long while it is refused with one of these codes, or for its rate. CloudError."""
-    deadline = time.monotonic() + seconds
+def retried(
+    removal: Callable[[], None], passing: Collection[str], seconds: float, say: Callable[[str], object]
+) -> None:
+    """Tries a removal again for so long while it is refused with one of these codes, or for its rate. CloudError.
+
+    say: gets a line where it is tried again, and at times while that goes on.
+    """
+    deadline, said = time.monotonic() + seconds, float("-inf")
     while True:
         try:
             return removal()
@@ -131,6 +139,10 @@ def retried(removal: Callable[[], None], passing: Collection[str], seconds: floa
             passes = error.code in passing or aws_errors.may_pass(error)
             if not passes or time.monotonic() >= deadline:
                 raise
+            now = time.monotonic()
+            if now - said >= _SAID_AGAIN_SECONDS:
+                said = now
+                say(f"{error.message}; trying again for up to {max(deadline - now, 0):.0f} s")
         time.sleep(_POLL_SECONDS)
 
 

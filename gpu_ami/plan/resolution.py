@@ -20,6 +20,7 @@ from gpu_ami.recipes import (
     PlanDocument,
     ResolvedPlan,
     facts_of,
+    load_facts,
     read_recipe,
     resolve,
     site_roles_of,
@@ -243,9 +244,11 @@ def _parameter(cloud: Cloud, name: str) -> str:
 
 def _newest(cloud: Cloud, plan: SourcePlan) -> str:
     source = plan["source_ami"]
-    with aws_errors.translated(f"looking up the source AMI ({source['owner']}:{source['name']})"):
+    partition = cloud.ec2.meta.partition
+    owner = load_facts().ami_owners.get(source["owner"], {}).get(partition, source["owner"])
+    with aws_errors.translated(f"looking up the source AMI ({owner}:{source['name']})"):
         images = cloud.ec2.describe_images(
-            Owners=[source["owner"]],
+            Owners=[owner],
             IncludeDeprecated=True,
             Filters=[
                 {"Name": "name", "Values": [source["name"]]},
@@ -255,10 +258,10 @@ def _newest(cloud: Cloud, plan: SourcePlan) -> str:
         )["Images"]
     if not images:
         hint = "set source_ami in the --where file"
-        if cloud.ec2.meta.partition != "aws" and source["owner"].isdigit():
-            hint += f": in {cloud.ec2.meta.partition} the publisher has another account than {source['owner']}"
+        if partition != "aws" and owner.isdigit() and owner == source["owner"]:
+            hint += f": in {partition} the publisher has another account than {owner}"
         raise UsageError(
-            f"no AMI of {source['owner']} named {source['name']} ({plan['architecture']}) in {cloud.place.region}",
+            f"no AMI of {owner} named {source['name']} ({plan['architecture']}) in {cloud.place.region}",
             hint=hint,
         )
     return str(max(images, key=lambda image: image.get("CreationDate", ""))["ImageId"])

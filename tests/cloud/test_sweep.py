@@ -22,6 +22,7 @@ from gpu_ami.cloud.client import Cloud, Launch
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
 from gpu_ami.validate.machines.launch import launch_of, launched
+from tests.aws_requests import Checked
 from tests.cloud.conftest import PUBLIC_KEY, an_ami
 
 
@@ -154,9 +155,13 @@ def test_what_is_gone_or_in_use_for_a_moment_is_no_error(
     tags = {runs.TAG_RUN: "x", runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"}
     cloud.import_key("gpu-ami-x", PUBLIC_KEY, tags)
     refusals = [from_code("removing", code, "") for code in ("DependencyViolation", "InvalidGroup.NotFound")]
-    monkeypatch.setattr(cloud.ec2, "delete_key_pair", lambda **_: (_ for _ in ()).throw(refusals.pop(0)))
+    stub = Checked("ec2", delete_key_pair=lambda **_: (_ for _ in ()).throw(refusals.pop(0)))
+    monkeypatch.setattr(cloud.ec2, "delete_key_pair", stub.delete_key_pair)
+    said: list[str] = []
+    cloud.say = said.append
     (row,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
     assert (row.outcome, row.error) == ("removed", "") and not refusals
+    assert said == ["removing: DependencyViolation; trying again for up to 60 s"]
 
 
 def test_a_volume_that_ebs_has_lost_is_removed(cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -22,6 +23,7 @@ from gpu_ami.plan.document import packer_variables
 from gpu_ami.plan.lock import load_lock, lock_file, recorded_ami, resolved_recipe, write_lock
 from gpu_ami.plan.resolution import make_plan, require_digests, resolve_source_ami
 from gpu_ami.recipes import ResolvedPlan
+from tests.aws_requests import Checked
 from tests.plan.conftest import AL2023, AWS, DEBIAN, LOCAL, RECIPES, ROOT, urls
 from tests.recipes.facts.test_described_types import without
 
@@ -226,14 +228,14 @@ def an_image(cloud: Cloud) -> str:
 def test_source_ami_is_the_newest_of_owner_and_name() -> None:
     dated = {"ami-1": "2025-01-01", "ami-2": "2026-01-01", "ami-3": "2025-06-01"}
     images = [{"ImageId": ami, "Name": f"debian-{ami}", "CreationDate": date} for ami, date in dated.items()]
-    ec2 = Mock(describe_images=Mock(return_value={"Images": images}))
+    asked: dict[str, Any] = {}
+    ec2 = Checked("ec2", describe_images=lambda **params: asked.update(params) or {"Images": images})
     cloud = Mock(ec2=ec2, place=AWS, image=lambda ami: next(one for one in images if one["ImageId"] == ami))
     plan = PLAN | {"source_ami": {"owner": "136693071363", "name": "debian-12-amd64-*"}}
     assert resolve_source_ami(cloud, plan) == {
         "id": "ami-2", "name": "debian-ami-2", "created": "2026-01-01", "through": "136693071363:debian-12-amd64-*",
         "root_device": "",
     }  # fmt: skip
-    asked = ec2.describe_images.call_args.kwargs
     assert asked["Owners"] == ["136693071363"]
     assert asked["IncludeDeprecated"] is True  # AMIs of an ended release are hidden otherwise
     assert {one["Name"]: one["Values"] for one in asked["Filters"]} == {
@@ -259,6 +261,21 @@ def test_source_ami_comes_from_the_public_parameter(cloud: Cloud) -> None:
 def test_source_ami_that_is_not_there_is_an_error(source: dict[str, str], message: str, cloud: Cloud) -> None:
     with pytest.raises(UsageError, match=message):
         resolve_source_ami(cloud, PLAN | {"source_ami": source})
+
+
+@pytest.mark.parametrize(
+    ("partition", "owner"),
+    [("aws", "099720109477"), ("aws-cn", "837727238323"), ("aws-us-gov", "513442679011"), ("aws-eusc", "099720109477")],
+)
+def test_canonicals_amis_have_the_account_of_the_partition(partition: str, owner: str) -> None:
+    asked: dict[str, Any] = {}
+    ec2 = Checked("ec2", describe_images=lambda **params: asked.update(params) or {"Images": []})
+    ec2.meta.partition = partition
+    source = {"owner": "099720109477", "name": "ubuntu/images/*"}
+    with pytest.raises(UsageError, match=f"no AMI of {owner} named ubuntu") as caught:
+        resolve_source_ami(Mock(ec2=ec2, place=AWS), PLAN | {"source_ami": source})
+    assert asked["Owners"] == [owner]
+    assert ("another account" in caught.value.hint) is (partition == "aws-eusc")
 
 
 @pytest.mark.usefixtures("cloud")
@@ -292,9 +309,12 @@ def test_root_volume_smaller_than_the_source_ami_s_is_refused() -> None:
 )
 def test_a_refused_look_up_says_what_aws_said_and_what_to_do(source: dict[str, str], action: str) -> None:
     refusal = ClientError({"Error": {"Code": "AccessDenied", "Message": "not authorized"}}, "op")
-    refused = Mock(side_effect=refusal)
-    ssm = Mock(get_parameter=refused, exceptions=SimpleNamespace(ParameterNotFound=KeyError))
-    cloud = Mock(ec2=Mock(describe_images=refused), place=AWS, client=lambda _: ssm)
+
+    def refuse(**_: Any) -> None:
+        raise refusal
+
+    ssm = Checked("ssm", get_parameter=refuse, exceptions=SimpleNamespace(ParameterNotFound=KeyError))
+    cloud = Mock(ec2=Checked("ec2", describe_images=refuse), place=AWS, client=lambda _: ssm)
     with pytest.raises(CloudError) as caught:
         resolve_source_ami(cloud, PLAN | {"source_ami": source})
     assert action in caught.value.message and caught.value.code == "AccessDenied"
