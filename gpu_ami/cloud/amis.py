@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.cloud import aws_errors, image_parameters, runs
+from gpu_ami.cloud import aws_errors, image_parameters, resources, runs
 from gpu_ami.cloud.client import Cloud, tags_of
 from gpu_ami.cloud.launches import tag_list
-from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef
@@ -29,7 +29,7 @@ def create(cloud: Cloud, instance_id: str, name: str, tags: Mapping[str, str], e
     """Id of a complete AMI of the instance, which EC2 shuts down for it, so that its files are all on the disk.
 
     tags: of AMI and snapshots. Until the AMI is complete it has the expiry `expires` (RFC 3339), by which `sweep`
-    removes what an interrupted run left. timeout: seconds. CloudError: EC2 refused or failed it, or it is not complete.
+    removes what a killed run left. timeout: seconds. CloudError: EC2 refused or failed it, or it is not complete.
     """
     incomplete = tag_list({**tags, runs.TAG_EXPIRES: expires})
     try:
@@ -46,10 +46,26 @@ def create(cloud: Cloud, instance_id: str, name: str, tags: Mapping[str, str], e
             raise
         ami = _made_of(cloud, instance_id, name, error)
     cloud.created(ami)
-    snapshots = _wait(cloud, ami, time.monotonic() + timeout)
+    try:
+        snapshots = _wait(cloud, ami, time.monotonic() + timeout)
+    except BaseException as error:
+        _take_back(cloud, ami, error)
+        raise
     with aws_errors.translated(f"tagging {ami}"):
         cloud.ec2.create_tags(Resources=[ami, *snapshots], Tags=tag_list(tags))
     return ami
+
+
+def _take_back(cloud: Cloud, ami: str, error: BaseException) -> None:
+    """Removes an AMI that is not complete, and its snapshots; the error names what `sweep` has to remove."""
+    try:
+        image = cloud.image(ami)
+        whole = resources.image_resource(image) if image else None
+        for kind, identity in [("image", ami), *whole.attached] if whole else []:
+            resources.remove(cloud, resources.Resource(kind, identity, {}))
+    except GpuAmiError as refusal:
+        if isinstance(error, GpuAmiError):
+            error.details = (*error.details, f"not removed: {refusal.message}; `gpu-ami sweep` removes it")
 
 
 def _made_of(cloud: Cloud, instance_id: str, name: str, duplicate: CloudError) -> str:
@@ -80,7 +96,7 @@ def _wait(cloud: Cloud, ami: str, deadline: float) -> list[str]:
             return [device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {})]
         if image and state in ("failed", "error", "invalid", "deregistered"):
             reason = image.get("StateReason", {}).get("Message", "no reason given")
-            raise CloudError(f"image {ami} is {state}: {reason}", hint="build again; `gpu-ami sweep` removes it")
+            raise CloudError(f"image {ami} is {state}: {reason}", hint="build again")
         time.sleep(POLL_SECONDS)
     raise CloudError(f"image {ami} is {state} at the end of the build's time, expected available", hint="build again")
 

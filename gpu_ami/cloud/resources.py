@@ -63,7 +63,7 @@ def tagged(cloud: Cloud, key: str) -> list[Resource]:
         for images in cloud.ec2.get_paginator("describe_images").paginate(
             Owners=["self"], Filters=only, IncludeDeprecated=True
         ):
-            resources += [_image_resource(image) for image in images["Images"]]
+            resources += [image_resource(image) for image in images["Images"]]
         for snapshots in cloud.ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=only):
             for snapshot in snapshots["Snapshots"]:
                 resources.append(Resource("snapshot", snapshot["SnapshotId"], tags_of(snapshot), snapshot["State"]))
@@ -93,7 +93,7 @@ def untagged_of(cloud: Cloud, builder: str, tags: Mapping[str, str]) -> list[Res
         snapshots = [snapshot for page in listed for snapshot in page["Snapshots"]]
     half_made = [image for image in images if image.get("Name", "").startswith(IMAGE_PREFIX) and not tags_of(image)]
     complete = {image["ImageId"] for image in images if image not in half_made}
-    resources = [replace(_image_resource(image), tags=tags, untagged=True) for image in half_made]
+    resources = [replace(image_resource(image), tags=tags, untagged=True) for image in half_made]
     for snapshot in snapshots:
         image_id = re.match(r"[\w-]*", snapshot.get("Description", "").removeprefix(text))
         if image_id and image_id[0] not in complete and not tags_of(snapshot):
@@ -162,7 +162,8 @@ def _remove(cloud: Cloud, resource: Resource) -> None:
             raise CloudError(f"{resource.kind} {resource.id}: unsupported resource type")
 
 
-def _image_resource(image: ImageTypeDef) -> Resource:
+def image_resource(image: ImageTypeDef) -> Resource:
+    """An AMI, with its snapshots attached."""
     devices = image.get("BlockDeviceMappings", [])
     snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {})]
     attached = tuple(("snapshot", snapshot) for snapshot in snapshots)

@@ -11,6 +11,7 @@ from gpu_ami.cloud import ApiAccess, Cloud, Place, amis, tags_of
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError
 from localregion.machines.qemu import Exit
+from tests.aws_requests import Checked
 from tests.localregion.conftest import World, empty_moto, endpoint, world
 
 __all__ = ["empty_moto", "endpoint", "world"]
@@ -68,8 +69,24 @@ def test_an_image_that_is_not_complete_is_an_error(
 ) -> None:
     instance = running(world)
     monkeypatch.setattr(amis, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(cloud, "image", lambda ami: {"ImageId": ami, "State": state})
+    monkeypatch.setattr(cloud, "image", lambda _: described(cloud) | {"State": state})
     with pytest.raises(CloudError, match=said) as caught:
         amis.create(cloud, instance.id, "gpu-ami_x-1", TAGS, EXPIRES, timeout=0.3)
     assert caught.value.exit_code == 4
-    assert tags_of(described(cloud))["gpu-ami:expires"] == EXPIRES  # `sweep` removes it
+    assert cloud.ec2.describe_images(Owners=["self"])["Images"] == []
+    assert not any(map(tags_of, cloud.ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]))
+
+
+def test_an_incomplete_image_that_cannot_be_removed_is_named(
+    cloud: Cloud, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = running(world)
+    monkeypatch.setattr(amis, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(cloud, "image", lambda _: described(cloud) | {"State": "failed"})
+    refusal = CloudError("removing image: UnauthorizedOperation", code="UnauthorizedOperation")
+    stub = Checked("ec2", deregister_image=lambda **_: (_ for _ in ()).throw(refusal))
+    monkeypatch.setattr(cloud.ec2, "deregister_image", stub.deregister_image)
+    with pytest.raises(CloudError, match="is failed") as caught:
+        amis.create(cloud, instance.id, "gpu-ami_x-1", TAGS, EXPIRES, timeout=0.3)
+    assert caught.value.details == ("not removed: removing image: UnauthorizedOperation; `gpu-ami sweep` removes it",)
+    assert tags_of(described(cloud))["gpu-ami:expires"] == EXPIRES
