@@ -266,21 +266,24 @@ def restart(boot: Boot, machine: Machine, how: str) -> Machine:
             boot.cloud.stop(machine.instance_id)
             boot.cloud.wait_for_state(machine.instance_id, "stopped", within.stop_seconds, boot.cancelled.is_set)
             boot.mark(after, "stopped", started)
-            _start(boot, machine.instance_id)
-            boot.running(after, seconds, started)
+            _start(boot, after, seconds, started)
         # What a boot needs does not depend on how long the one before it took to end.
         boot.arrive(after, time.monotonic() + seconds, started, (SYSTEMD,), panics)
     return after
 
 
-def _start(boot: Boot, instance_id: str) -> None:
-    """Orders the start; again each minute while EC2 has no capacity: a stopped instance costs its volume alone."""
+def _start(boot: Boot, machine: Machine, seconds: float, started: float) -> None:
+    """Orders the start and waits until the instance runs; again each minute while EC2 has no capacity for it.
+
+    EC2 refuses the order, or the instance falls back to `stopped`, where it costs its volume alone.
+    """
     place = boot.cloud.place
     minutes = max(place.capacity.minutes, place.capacity.start_minutes)
     deadline = time.monotonic() + 60.0 * minutes
     while True:
         try:
-            return boot.cloud.start(instance_id)
+            boot.cloud.start(machine.instance_id)
+            return boot.running(machine, seconds, started)
         except CapacityError as error:
             over = time.monotonic() + START_ROUND_SECONDS > deadline
             if over or aws_errors.is_quota(error.code) or boot.cancelled.wait(START_ROUND_SECONDS):

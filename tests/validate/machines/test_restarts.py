@@ -74,6 +74,24 @@ def test_a_start_without_capacity_is_tried_again(world: World, monkeypatch: pyte
     assert not left
 
 
+def test_a_start_that_falls_back_to_stopped_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2 takes the order, and says later that it has no capacity."""
+    monkeypatch.setattr(machine, "_START_ROUND_SECONDS", 0.01)
+    world.way_back = ["new"]
+    world.place = replace(world.place, capacity=Capacity(start_minutes=1))
+    left = [CapacityError("i-1 is stopped, expected running", code="Server.InsufficientInstanceCapacity")]
+    wait = world.wait_for_state
+
+    def fall_back(instance_id: str, wanted: str, *rest: Any) -> Any:
+        if wanted == "running" and left:
+            raise left.pop()
+        return wait(instance_id, wanted, *rest)
+
+    monkeypatch.setattr(world, "wait_for_state", fall_back)
+    assert restart(a_boot(world), a_machine(), STOP_START).boot_id == "boot-new"
+    assert world.calls.count("start") == 2
+
+
 def test_key_is_written_down_where_it_was_seen(world: World, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text("192.0.2.1 ssh-ed25519 AAAAfirst\n")
