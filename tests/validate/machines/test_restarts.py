@@ -76,7 +76,7 @@ def test_a_start_without_capacity_is_tried_again(world: World, monkeypatch: pyte
 
 def test_a_start_that_falls_back_to_stopped_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """EC2 takes the order, and says later that it has no capacity."""
-    monkeypatch.setattr(machine, "_START_ROUND_SECONDS", 0.01)
+    monkeypatch.setattr(machine, "START_ROUND_SECONDS", 0.01)
     world.way_back = ["new"]
     world.place = replace(world.place, capacity=Capacity(start_minutes=1))
     left = [CapacityError("i-1 is stopped, expected running", code="Server.InsufficientInstanceCapacity")]
