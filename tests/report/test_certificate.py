@@ -27,6 +27,7 @@ from tests.report.examples import (
     tiered,
     unavailable_host,
 )  # fmt: skip
+from validator.probes import footprints
 from validator.results import Hop, Program, Replica, WaiverState
 
 REPLICA = Replica("nvidia-open-dkms", "1", "a replica")
@@ -165,6 +166,16 @@ def test_markdown_shows_verdict_checks_hops_and_failures() -> None:
     assert "| ✅ | boot keeps it. `boot` | a\\|b c &lt;b> | 1 |" in text, "a host's text is no live HTML"
     assert "Boot: running 2 s, ssh 20 s, systemd 30 s.\n" in text
     assert "\n## Not proven\n\n- tier" in text and "\n|   boot g5.12xlarge | 30.0 |\n" in text
+
+
+def test_what_a_site_declares_is_shown() -> None:
+    """Declared programs are accepted without a waiver, so the page names them, however many others run."""
+    programs = ", ".join(sorted(footprints.LISTENERS))
+    observed = footprints.with_declared(programs, {"prometheus-node": "node_exporter"})
+    host = a_host("g5.12xlarge", a_check("inventory", observed=observed, planned="known programs"))
+    statement = certificate.certify(a_report(host))
+    assert statement.is_issued
+    assert "prometheus-node: declared by role node_exporter; " in certificate.markdown(statement)
 
 
 def test_certificate_survives_the_way_through_its_file(tmp_path: Path) -> None:
