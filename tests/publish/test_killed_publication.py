@@ -29,10 +29,10 @@ import boto3, botocore.session
 from gpu_ami import cli
 from gpu_ami.cloud import Cloud, Place
 from gpu_ami.cloud import image_parameters
-from gpu_ami.publish import execution, publication
+from gpu_ami.publish import publication
 from gpu_ami.release import keys, verification, verification_place
 cli.make_parser()
-execution.POLL_SECONDS = image_parameters.POLL_SECONDS = 0.05
+publication.POLL_SECONDS = image_parameters.POLL_SECONDS = 0.05
 for line in sys.stdin:
     pid = os.fork()
     if pid == 0:
