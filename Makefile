@@ -92,13 +92,14 @@ lint:
 unit:
 	$(VENV)/bin/python -m pytest -n auto -m "not slow and not machine and not sandbox"
 
+SLOWEST := --durations=40 --durations-min=2
 # Slow tests mostly wait: for a deadline, a region's clock, a program. Two for each CPU keep it busy.
 unit-and-slow slow: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell expr 2 \* `nproc`)
 unit-and-slow:
-	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox"
+	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox" $(SLOWEST)
 
 slow:
-	$(VENV)/bin/python -m pytest -n auto -m "slow and not machine and not sandbox"
+	$(VENV)/bin/python -m pytest -n auto -m "slow and not machine and not sandbox" $(SLOWEST)
 
 prove: FURTHER_PACKAGES = $(call for_arm64,$(RECIPE))
 prove: packages

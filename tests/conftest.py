@@ -19,6 +19,7 @@ from werkzeug.serving import BaseWSGIServer
 
 from gpu_ami import cli
 from tests import aws_clients, json_documents, slow
+from validator import cloudwatch
 
 # jsonschema would make 38 grammars of IRIs with it, two seconds in each process; no schema here has an IRI.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
@@ -122,9 +123,13 @@ def _slow_is_marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 @pytest.fixture(autouse=True)
 def _retries_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """botocore's pauses before a retry are not what the fast tests are about."""
+    """botocore's pauses before a retry are not what the fast tests are about.
+
+    A stand-in that is not asked, because what it replaces has another name by now, costs seconds and not minutes.
+    """
     if not any(request.node.get_closest_marker(name) for name in ("slow", "machine", "sandbox")):
         monkeypatch.setattr(endpoint, "time", SimpleNamespace(sleep=lambda _seconds: None, time=time.time))
+        monkeypatch.setattr(cloudwatch, "RETRY_SECONDS", 20.0)
 
 
 @pytest.fixture

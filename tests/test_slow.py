@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import slow
+from validator import cloudwatch
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,11 @@ def test_a_program_is_heard_and_a_stand_in_is_not(tmp_path: Path) -> None:
     assert started == ["packer", "packer"]
     subprocess.run([programs / "packer"], check=True)
     assert len(started) == 2
+
+
+def test_a_stand_in_that_is_not_asked_costs_seconds() -> None:
+    """A renamed attribute had eight tests wait 150 s each for the real CloudWatch."""
+    assert cloudwatch.RETRY_SECONDS <= 20.0
 
 
 @pytest.mark.slow
