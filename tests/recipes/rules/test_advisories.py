@@ -64,6 +64,7 @@ def test_a_plan_has_one_note_for_each_component() -> None:
         ("al2023", "runc", "4:1.3.4-5.amzn2023.0.2", {}),
         ("al2023", "containerd", "2.1.4-1.eks.amzn2023.0.1", {"CVE-2024-25621": False, "CVE-2026-53488": False}),
         ("al2023", "containerd", "2.2.5-1.amzn2023.0.1", {}),
+        ("debian12", "containerd", "1.7.33-1", {}),
         ("ubuntu2404", "containerd.io", "2.4.1-1~ubuntu.24.04~noble", {}),
         ("ubuntu2404", "docker-ce", "5:29.3.0-1~ubuntu.24.04~noble", {"CVE-2026-34040": False}),
         ("al2023", "docker", "25.0.16-1.amzn2023.0.4", {"CVE-2026-34040": False}),
