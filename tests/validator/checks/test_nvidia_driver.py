@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_ami.faults import catalogue
 from tests.validator.checks.conftest import PLAN, PROC, Judge, transcript
 from validator.checks import nvidia_driver as driver
 from validator.plan import as_plan
 from validator.plan_document import PlanDocument
 
+FAULTS = Path(catalogue.__file__).parent / "definitions"
 SMI = "NVIDIA-SMI version  : 550.163.01\nNVML version        : 550.163\nDRIVER version      : 550.163.01\n"
 DAEMON = "\nnvidia-persistenced:  version 550.163.01  (dvs@u)\n\n  The NVIDIA Persistence Daemon.\n"
 CACHE = (
@@ -362,3 +366,15 @@ def test_secure_boot(judge: Judge, variable: Any, signer: str, verdict: str, mes
     table = {"od *": variable, "modinfo*": signer, "cat /proc/keys": KEYS}
     outcome = judge(driver.test_secure_boot_lets_the_module_load, table)
     assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
+
+
+def test_the_fault_of_secure_boot_is_what_its_check_finds(judge: Judge, tmp_path: Path) -> None:
+    """The file that the fault writes, with another folder in place of /sys/firmware, as `od` shows it."""
+    (fault,) = catalogue.load(FAULTS, only=["secure-boot-refuses-the-module"])
+    script = "\n".join(line for line in fault.inject.splitlines() if not line.startswith("mount "))
+    subprocess.run(["sh", "-ec", script.replace("/sys/firmware", str(tmp_path))], check=True)
+    (variable,) = (tmp_path / "efi/efivars").iterdir()
+    shown = subprocess.run(["od", "-An", "-tu1", variable], check=True, capture_output=True, text=True).stdout
+    table = {f"od -An -tu1 /sys/firmware/efi/efivars/{variable.name}": shown, "modinfo*": "", "cat /proc/keys": KEYS}
+    outcome = judge(driver.test_secure_boot_lets_the_module_load, table)
+    assert (outcome.verdict, "nobody signed the module" in outcome.message) == ("FAIL", True), outcome
