@@ -1,6 +1,6 @@
 """Compares a configuration of the CloudWatch agent with the table of what its release accepts (release_schema.yml).
 
-One program for two readers: the linter (validator/probes/agent/release_schema.py), and the agent's replica, which runs
+One program for two readers: the linter (validator/probes/agent/findings.py), and the agent's replica, which runs
 on images.
 """
 

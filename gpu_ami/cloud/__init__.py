@@ -3,12 +3,12 @@
 aws_errors   AWS's error codes as errors with a hint and an exit code
 capacity     subnets and ways of a place, tried in order until one has capacity
 client       the EC2 API: launch, watch and terminate instances, read images
-dead_man     ends an instance at its expiry from outside
 ecs          clusters of ECS: look-up, a run's own one, what runs leave there
 eks          clusters of EKS: who may join, their Kubernetes API
 image_parameters  SSM parameters that name an AMI
 kms          keys that sign
-launches     what a launch asks RunInstances for: network interfaces, and the cluster that machines of a run join
+launches     what a launch asks RunInstances for: network interfaces, and the cluster that machines of a run join; what
+             ends it at its expiry from outside
 launch_templates  the same as launch templates
 log_groups   log groups of a proof: names, listing, deletion
 login        how SSH gets to an instance: addresses, jump host, tunnels; the key pair of a run

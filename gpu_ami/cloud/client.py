@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from gpu_ami.cloud import aws_errors, capacity, dead_man, runs
+from gpu_ami.cloud import aws_errors, capacity, launches, runs
 from gpu_ami.cloud.launches import Launch, request, tag_list
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
@@ -254,11 +254,11 @@ class Cloud:
         """Has AWS terminate the instance then, where the place has a role for it. expires: RFC 3339, UTC."""
         role = self.place.dead_man_role
         if role and expires:
-            dead_man.arm(self.client("scheduler"), role, instance_id, expires)
+            launches.arm_dead_man(self.client("scheduler"), role, instance_id, expires)
 
     def forget_end(self, instance_id: str) -> bool:
         """Takes that back for an instance that has been terminated. False: nothing was to be taken back."""
-        return bool(self.place.dead_man_role) and dead_man.disarm(self.client("scheduler"), instance_id)
+        return bool(self.place.dead_man_role) and launches.disarm_dead_man(self.client("scheduler"), instance_id)
 
     def created(self, resource_id: str) -> None:
         """Remembers that a resource is new, so that "not found" is asked again for a while."""

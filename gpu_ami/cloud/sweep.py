@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gpu_ami import process
-from gpu_ami.cloud import amis, aws_errors, dead_man, ecs, log_groups, placement_groups, resources, runs
+from gpu_ami.cloud import amis, aws_errors, ecs, launches, log_groups, placement_groups, resources, runs
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.resources import Resource
@@ -167,7 +167,7 @@ def _sweep_schedules(cloud: Cloud, records: Iterable[runs.Record], progress: Pro
                 outcome, refusal = "not removed", error.message
             if outcome:
                 reason = "its run has died"
-                yield Swept("schedule", dead_man.schedule_name(instance), record.id, reason, outcome, refusal)
+                yield Swept("schedule", launches.schedule_name(instance), record.id, reason, outcome, refusal)
                 progress.note(f"schedule of {instance} of run {record.id}: {outcome}")
 
 

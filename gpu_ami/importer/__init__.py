@@ -2,8 +2,7 @@
 
 template          reads a template: variables, builders, provisioners and their values, and what could not be read of it
 secrets           which values are never copied or shown
-conversion        template → recipe, place and remarks; keys of a template that have no equivalent in a recipe
-place             template → the `--where` file; what the variables of well-known templates mean
+conversion        template → recipe, `--where` file and remarks; what the variables of well-known templates mean
 hcl2              variables, locals, sources and builds of HCL2 templates, and the values of expressions
 """
 

@@ -1,11 +1,11 @@
 """Any image as it is found: what is in it, whether its sources agree, and which rules it breaks.
 
-reading              one execution of the reading program on a host, on this machine, or on the files of an image
-observation          what was read, component by component: version, where each source has it, whether they agree
+observation          reads a host, this machine, or an image's files; what was read, component by component:
+                     version, where each source has it, whether they agree
 captures             what the agent sends, and whether new kernel lines of the driver reach it
 findings             the rules of `plan`, and what only an image as found can break
 nearest              the nearest recipe by which gpu-ami would rebuild it, and the plan with origin `observed`
-page                 the screen
+screen               the text of `gpu-ami observe`
 """
 
 from gpu_ami.observe.captures import Capture, capture_of
@@ -19,9 +19,18 @@ from gpu_ami.observe.nearest import (
     nearest_recipe,
     observed_plan,
 )
-from gpu_ami.observe.observation import OBSERVATION_FILE, Found, Observation, load, same
-from gpu_ami.observe.page import text
-from gpu_ami.observe.reading import read_files, read_host, read_local, request
+from gpu_ami.observe.observation import (
+    OBSERVATION_FILE,
+    Found,
+    Observation,
+    load,
+    read_files,
+    read_host,
+    read_local,
+    request,
+    same,
+)
+from gpu_ami.observe.screen import text
 
 __all__ = [
     "OBSERVATION_FILE",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpu_ami.cloud import Cloud, Place, aws_errors, image_parameters, runs
 from gpu_ami.errors import CloudError, ForeignAnswer, GpuAmiError, UsageError
 from gpu_ami.progress import Progress
-from gpu_ami.publish import observation, sharing, steps
+from gpu_ami.publish import sharing, steps
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.record import DONE, FAILED, PUBLICATION_FILE, ROLLBACK_FILE, Record, RegionRecord
 from gpu_ami.publish.release import AVAILABLE, DEAD, SOON, Image, Release, as_time, images, read_release, snapshots
@@ -85,9 +85,9 @@ def _look(
 ) -> Work:
     """A region's steps; the error where it could not be looked at, or contradicts the policy."""
     record = RegionRecord(where.region)
-    cloud = observation.cloud_of(place, where.region)
+    cloud = steps.cloud_of(place, where.region)
     try:
-        view = observation.observe(cloud, release, policy, where, now)
+        view = steps.observe(cloud, release, policy, where, now)
         record.ami = view.image.id if view.image else ""
         record.parameters = {name: row.value for name, row in sorted(view.parameters.items())}
         record.notices = list(steps.notices(policy, view, now))
@@ -163,7 +163,7 @@ def roll_back(place: Place, request: RollbackRequest, progress: Progress) -> Rec
     if not policy.latest:
         hint = "a rollback moves the parameter PREFIX/latest: set ssm: {prefix: …} in the policy"
         raise UsageError("the policy has no SSM parameters", hint=hint)
-    clouds = [observation.cloud_of(place, where.region) for where in policy.regions]
+    clouds = [steps.cloud_of(place, where.region) for where in policy.regions]
     with progress.stage(f"look at {len(clouds)} regions"):
         version = _version(clouds, request)
         work = [_look_back(cloud, request, version, progress) for cloud in clouds]

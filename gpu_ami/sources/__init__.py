@@ -4,8 +4,7 @@ http             client with deadlines, limits, proxies, TLS; responses in the u
 repositories     a repository of apt or dnf as a plan names it: its key and its signed index
 package_index    packages of a repository: planned, similar, newer by rpm's or dpkg's order; their dependencies
 openpgp          OpenPGP keys and signatures
-planned          the packages, files and tags that a plan needs
-kernels          the plan's kernel in the archive of its operating system
+planned          the packages, files and tags that a plan needs; its kernel in the archive of its operating system
 survey           checks all sources of a plan at the same time; a survey as a table
 refresh          rows for variables/facts from the vendors' metadata
 releases         releases that no package index names, git tags

@@ -16,9 +16,8 @@ from gpu_ami.recipes import Facts, ResolvedPlan
 from gpu_ami.recipes.facts import tables
 from gpu_ami.sources import releases, table_text, vendor_pages
 from gpu_ami.sources.http import Client, SourceError
-from gpu_ami.sources.kernels import planned_kernel, series_today
 from gpu_ami.sources.package_index import Index
-from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
+from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned, planned_kernel, series_today
 from gpu_ami.sources.releases import COMPONENTS, newer_releases
 from gpu_ami.sources.repositories import Repository, read_repository
 

@@ -15,10 +15,21 @@ from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.recipes import ResolvedPlan
 from gpu_ami.sources import releases
 from gpu_ami.sources.http import Client, SourceError
-from gpu_ami.sources.kernels import RELEASE, PlannedKernel, ask_kernel, planned_kernel
 from gpu_ami.sources.openpgp import Key, require_issuer
 from gpu_ami.sources.package_index import judge
-from gpu_ami.sources.planned import Planned, PlannedDownload, PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
+from gpu_ami.sources.planned import (
+    RELEASE,
+    Planned,
+    PlannedDownload,
+    PlannedFile,
+    PlannedKernel,
+    PlannedPackages,
+    PlannedTag,
+    Unasked,
+    ask_kernel,
+    planned,
+    planned_kernel,
+)
 from gpu_ami.sources.repositories import ReadRepository, Repository, key_at, read_index, repository_key
 
 _WORKERS = 16

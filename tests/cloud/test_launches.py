@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from gpu_ami.cloud import Cloud, Launch, Login, Place, dead_man, place_of, runs
+from gpu_ami.cloud import Cloud, Launch, Login, Place, launches, place_of, runs
 from gpu_ami.cloud.capacity import Way
 from gpu_ami.cloud.launches import request, tag_list
 from gpu_ami.errors import CloudError
@@ -91,8 +91,8 @@ def schedules(cloud: Cloud) -> list[str]:
 
 def test_an_instance_is_terminated_by_aws_at_its_expiry(guarded: Cloud, run: runs.Run) -> None:
     instance = launch(guarded, run)
-    assert schedules(guarded) == [dead_man.schedule_name(instance)]
-    schedule = guarded.client("scheduler").get_schedule(Name=dead_man.schedule_name(instance))
+    assert schedules(guarded) == [launches.schedule_name(instance)]
+    schedule = guarded.client("scheduler").get_schedule(Name=launches.schedule_name(instance))
     tags = {tag["Key"]: tag["Value"] for tag in guarded.instance(instance)["Tags"]}
     assert schedule["ScheduleExpression"] == f"at({tags[runs.TAG_EXPIRES].removesuffix('Z')})"
     assert schedule["ScheduleExpressionTimezone"] == "UTC" and schedule["ActionAfterCompletion"] == "DELETE"
@@ -108,7 +108,7 @@ def test_no_instance_stays_without_its_schedule(guarded: Cloud, run: runs.Run, m
     def refuse(*_: Any) -> None:
         raise CloudError("CreateSchedule: AccessDeniedException")
 
-    monkeypatch.setattr(dead_man, "arm", refuse)
+    monkeypatch.setattr(launches, "arm", refuse)
     with pytest.raises(CloudError, match="CreateSchedule"):
         launch(guarded, run)
     (reservation,) = guarded.ec2.describe_instances()["Reservations"]

@@ -93,7 +93,7 @@ def test_rows_are_kept_where_the_tests_of_the_rules_pass(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failed: list[str]
 ) -> None:
     """--apply plans the recipes with the new rows, then runs the tests; what the site had stays in either case."""
-    from gpu_ami.commands import facts_refresh
+    from gpu_ami.commands import facts
     from gpu_ami.sources import http
     from gpu_ami.sources.http import NotThere
 
@@ -107,7 +107,7 @@ def test_rows_are_kept_where_the_tests_of_the_rules_pass(
         raise NotThere(f"{url}: HTTP 404")
 
     monkeypatch.setattr(http.Client, "ask", ask)
-    monkeypatch.setattr(facts_refresh, "run_rule_tests", lambda _progress: failed)
+    monkeypatch.setattr(facts, "run_rule_tests", lambda _progress: failed)
     (tmp_path / "facts").mkdir()
     own = tmp_path / "facts" / "efa.yml"
     own.write_text("releases: {}\n")
@@ -121,7 +121,7 @@ def test_rows_are_kept_where_the_tests_of_the_rules_pass(
 
 
 def test_rows_with_which_recipes_have_no_plan_are_not_kept(tmp_path: Path) -> None:
-    from gpu_ami.commands import facts_refresh
+    from gpu_ami.commands import facts
     from gpu_ami.sources import Refreshed
 
     folder = tmp_path / "facts"
@@ -131,7 +131,7 @@ def test_rows_with_which_recipes_have_no_plan_are_not_kept(tmp_path: Path) -> No
     found = Refreshed(texts={"cuda": "releases: {'13.0': {}}\n"}, before={"cuda": before})
     recipe = tmp_path / "image.yml"
     recipe.write_text("flag: x\n")
-    failed = facts_refresh.apply_rows(found, folder, None, [recipe], Progress(stream=io.StringIO()))
+    failed = facts.apply_rows(found, folder, None, [recipe], Progress(stream=io.StringIO()))
     assert len(failed) == 1 and failed[0].startswith("image: ")
     assert (folder / "cuda.yml").read_text() == before
 

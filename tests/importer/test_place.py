@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.importer.place import component_of, place_of
+from gpu_ami.importer.conversion import component_of, place_of
 from gpu_ami.importer.template import read_template
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpu_ami import cli, observe
 from gpu_ami.errors import UsageError
 from gpu_ami.files import write_json
-from gpu_ami.observe import captures, findings, nearest, observation, page, reading
+from gpu_ami.observe import captures, findings, nearest, observation, screen
 from gpu_ami.recipes import load_facts
 from gpu_ami.recipes.components import components, of_role
 from onhost import observation as program
@@ -19,7 +19,7 @@ from tests.observe import foreign_pipelines as pipelines
 
 
 def test_every_component_with_a_version_says_how_it_is_observed() -> None:
-    asked = reading.request()
+    asked = observation.request()
     chosen = {name for name, one in components().items() if one.is_chosen} - {"nccl_tests"}  # no file names its version
     assert chosen <= asked.keys()
     kinds = {source[0] for sources in asked.values() for source in sources}
@@ -78,7 +78,7 @@ def test_script_whose_output_nobody_sends_is_named(tmp_path: Path) -> None:
     (root / foreign.AGENT / "etc/amazon-cloudwatch-agent.d/file_config.json").write_text("{}")
     observed = observe.read_files(root)
     assert captures.unsent(observed) == ["/opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py"]
-    assert "does not capture Xids" in page.text(observed, observe.findings_of(observed, load_facts(), None))
+    assert "does not capture Xids" in screen.text(observed, observe.findings_of(observed, load_facts(), None))
 
 
 def test_intels_library_of_2020_is_read_with_its_build(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_this_machine_is_read_when_its_boot_has_ended(tmp_path: Path, monkeypatc
         asked.append(command[-1])
         return SimpleNamespace(stdout="degraded\n", returncode=1)
 
-    monkeypatch.setattr(reading, "SYSTEMD", tmp_path)
-    monkeypatch.setattr(reading.process, "run", run)
+    monkeypatch.setattr(observation, "SYSTEMD", tmp_path)
+    monkeypatch.setattr(observation.process, "run", run)
     monkeypatch.setattr(program, "observe", lambda *_: {"schema": program.SCHEMA} if asked else {})
-    observed = reading.read_local()
+    observed = observation.read_local()
     assert observed.document["system_state"] == "degraded"
     assert "cloud-init status --wait" in asked[0] and "is-system-running --wait" in asked[0]
-    monkeypatch.setattr(reading, "SYSTEMD", tmp_path / "none")  # no systemd, such as in a container
-    assert reading.read_local().document["system_state"] == ""
+    monkeypatch.setattr(observation, "SYSTEMD", tmp_path / "none")  # no systemd, such as in a container
+    assert observation.read_local().document["system_state"] == ""
     assert len(asked) == 1
 
 

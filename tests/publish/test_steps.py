@@ -10,10 +10,10 @@ import pytest
 
 from gpu_ami.cloud import image_parameters
 from gpu_ami.publish import steps
-from gpu_ami.publish.observation import View
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.release import TAG_PUBLISHED, TAG_VERSION, Image, Release, as_time
 from gpu_ami.publish.sharing import Key
+from gpu_ami.publish.steps import View
 
 NOW = datetime.datetime(2026, 11, 22, 12, 0, tzinfo=datetime.UTC)
 PUBLISHED = {TAG_PUBLISHED: "2026-11-22T12:00:00Z", TAG_VERSION: "v1"}

@@ -19,10 +19,10 @@ from localregion.replicas.cloudwatch_agent.cwagent import configuration, gpu, sc
 from onhost import agent_schema
 from validator import agent_document
 from validator.measurement import MEASUREMENTS
-from validator.probes.agent import release_schema
+from validator.probes.agent import findings
 
 lint = import_module("validator.probes.agent.lint")  # the package exports a function of that name
-known = release_schema.release_schema().keys
+known = findings.release_schema().keys
 FILE = {"file_path": "/var/log/a", "log_group_name": "g", "log_stream_name": "{instance_id}", "retention_in_days": 90}
 LOGS: dict[str, Any] = {"logs": {"logs_collected": {"files": {"collect_list": [FILE]}}}}
 METRICS: dict[str, Any] = {"metrics": {"metrics_collected": {"nvidia_gpu": {"measurement": ["power_draw"]}}}}
@@ -122,7 +122,7 @@ def test_objects_of_two_files_must_be_equal(tmp_path: Path) -> None:
 
 def test_linter_and_replica_read_one_table(update_golden: bool) -> None:
     """Its release_schema.json is the linter's table, and both compare with the same program."""
-    table = yaml.safe_load(release_schema.TABLE.read_text())
+    table = yaml.safe_load(findings.RELEASE_SCHEMA.read_text())
     folder = Path(schema.__file__).parent
     if update_golden:
         (folder / "release_schema.json").write_text(json.dumps(table, indent=1) + "\n")

@@ -10,10 +10,10 @@ import pytest
 from gpu_ami.cloud import Place
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import ResolvedPlan, find_recipe
-from gpu_ami.sources import kernels
+from gpu_ami.sources import planned
 from gpu_ami.sources.http import Client, Unreachable
-from gpu_ami.sources.kernels import ask_kernel, planned_kernel
 from gpu_ami.sources.package_index import Index, Package, Relation
+from gpu_ami.sources.planned import ask_kernel, planned_kernel
 from gpu_ami.sources.repositories import ReadRepository
 from gpu_ami.sources.survey import survey
 
@@ -48,7 +48,7 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> list[Package]:
             repository, index, folder, "sha256:1", None
         )
 
-    monkeypatch.setattr(kernels, "read_repository", read)
+    monkeypatch.setattr(planned, "read_repository", read)
     return packages
 
 
@@ -102,7 +102,7 @@ def test_archive_that_cannot_be_read_stops_no_build(monkeypatch: pytest.MonkeyPa
     def refuse(*_: Any) -> Any:
         raise Unreachable("http://archive.ubuntu.com/ubuntu/: no answer")
 
-    monkeypatch.setattr(kernels, "read_repository", refuse)
+    monkeypatch.setattr(planned, "read_repository", refuse)
     assert asked(document("ubuntu2404-compute"))[IMAGE] == ("unknown", "http://archive.ubuntu.com/ubuntu/: no answer")
 
 

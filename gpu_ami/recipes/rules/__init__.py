@@ -5,15 +5,12 @@ resolve_context      what rules are given: recipe, system, node family, accelera
 driver               the driver from NVIDIA, the system's archive, GRID's bucket or a base AMI; libraries built on it
 system               rules of instance types, system, node family, accelerators and root volume
 interconnect         rules of EFA, aws-ofi-nccl and NCCL
-incompatibilities    combinations that are known not to work, modules on kernel series; what a recipe accepts
-advisories           security bulletins of what a plan installs
+incompatibilities    combinations that are known not to work, kernel series of modules, security bulletins
 
 A new rule is a function in one of them and an entry in its `*_RULES`; a rule of one component alone is in its own file
 (gpu_ami/recipes/components).
 """
 
-from gpu_ami.recipes.rules.advisories import SEVERITIES, advisory_rule, runtime_advisories
-from gpu_ami.recipes.rules.advisories import notes as advisory_notes
 from gpu_ami.recipes.rules.component import (
     COMMIT,
     COMMIT_OF_TAG,
@@ -52,13 +49,17 @@ from gpu_ami.recipes.rules.driver import (
 )
 from gpu_ami.recipes.rules.incompatibilities import (
     INCOMPATIBILITY_RULES,
+    SEVERITIES,
     TELEMETRY_RULES,
+    accepted_notes,
+    advisory_notes,
+    advisory_rule,
     does_not_build,
     kernel_module_rule,
     refusal,
+    runtime_advisories,
     unknown_layout,
 )
-from gpu_ami.recipes.rules.incompatibilities import notes as accepted_notes
 from gpu_ami.recipes.rules.interconnect import NETWORK_RULES, bundled_plugin
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 from gpu_ami.recipes.rules.system import IMAGE_RULES, base_keeps_its_own, has_packages, python_for, volume_has_room

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_ami.recipes.facts import at_least, at_most, branch, parts
-from gpu_ami.recipes.rules.advisories import advisory_rule
+from gpu_ami.recipes.rules.incompatibilities import advisory_rule
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, Gpu, ResolveContext
 
 

@@ -7,7 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from gpu_ami.recipes.facts.tables import load_facts
-from gpu_ami.recipes.rules.advisories import SEVERITIES, notes, open_advisories, runtime_advisories
+from gpu_ami.recipes.rules.incompatibilities import SEVERITIES, open_advisories, runtime_advisories
+from gpu_ami.recipes.rules.incompatibilities import advisory_notes as notes
 from onhost import observation
 
 FACTS = load_facts()

@@ -30,10 +30,12 @@ from validator.probes.agent.findings import (
     endpoint,
     line_numbers,
     not_an_object,
+    release_schema,
+    retention_days,
+    schema_findings,
     seconds,
     unknown_keys,
 )
-from validator.probes.agent.release_schema import release_schema, retention_days, schema_findings
 
 # Keys that the agent reads, and that its check neither lists nor refuses.
 UNLISTED = (

@@ -1,4 +1,4 @@
-"""What the agent's own check of a release refuses and accepts (validator.probes.agent.release_schema)."""
+"""What the agent's own check of a release refuses and accepts (validator.probes.agent.findings)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from validator.probes.agent import ERROR, lint
-from validator.probes.agent.release_schema import TABLE, release_schema, schema_findings
+from validator.probes.agent.findings import RELEASE_SCHEMA as TABLE
+from validator.probes.agent.findings import release_schema, schema_findings
 
 FILE = {"file_path": "/a.log", "log_group_name": "g"}
 EVENTS = {"log_group_name": "g", "log_stream_name": "s", "event_name": "System", "event_levels": ["ERROR"]}
