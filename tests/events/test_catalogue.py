@@ -43,7 +43,8 @@ def test_switch_codes() -> None:
     [
         ("RM_INIT_FAILED", "gpu_init_failed", "stop_start"), ("gsp_boot_failed", "gpu_init_failed", "stop_start"),
         ("PROBE_FAILED", "gpu_init_failed", "stop_start"), ("ALREADY_LOST", "gpu_init_failed", "stop_start"),
-        ("not-supported-by-driver", "gpu_init_failed", "update_driver"), ("DMA_ERROR", "neuron", "stop_start"),
+        ("not-supported-by-driver", "gpu_init_failed", "update_driver"),
+        ("BOUND_TO_ANOTHER_DRIVER", "gpu_init_failed", "update_driver"), ("DMA_ERROR", "neuron", "stop_start"),
     ],
 )  # fmt: skip
 def test_codes_that_are_names(word: str, kind: str, ec2_action: str) -> None:

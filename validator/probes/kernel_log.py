@@ -20,7 +20,7 @@ PANIC = re.compile(
 _GPU_FAILED = re.compile(
     r"NVRM: .*(?:RmInitAdapter failed!|rm_init_adapter(?:\(\d+\))? failed\b|\bis already lost\b"
     r"|Cannot initialize GSP firmware RM"
-    r"|is not supported by|requires? use of the NVIDIA open|\bis already bound to )"
+    r"|is not supported by|requires? use of the NVIDIA open|\bis already bound to (?!vfio|pci-stub))"
     r"|nvidia: probe of \S+ failed with error|nvidia \S+: probe with driver nvidia failed with error"
 )
 

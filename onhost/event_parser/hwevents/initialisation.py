@@ -3,7 +3,8 @@
 `NVRM: GPU <device>: RmInitAdapter failed! (<stage>:<status>:<line>)`, then `rm_init_adapter failed, device minor number <n>`
 (open-gpu-kernel-modules, osinit.c and nv.c; older drivers print no device); `nvidia: probe of <device> failed with error <n>`
 (Linux, drivers/base/dd.c; from 6.7 on `nvidia <device>: probe with driver nvidia failed with error <n>`); GSP firmware that
-does not boot (kernel_gsp.c and its callers, named by an index and not by an address); GPUs that the driver does not support.
+does not boot (kernel_gsp.c and its callers, named by an index and not by an address); GPUs that the driver does not support, or
+that another driver holds (nv-pci.c).
 No Xid follows. Public reports: open-gpu-kernel-modules#789, #829, #1058, #1151, #1230, gpu-operator#649, #1146.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Dict, NamedTuple, Optional
 from .pci import PCI, normalise_pci
 
 RM_INIT, GSP_BOOT, PROBE = "RM_INIT_FAILED", "GSP_BOOT_FAILED", "PROBE_FAILED"
-LOST, UNSUPPORTED = "ALREADY_LOST", "NOT_SUPPORTED_BY_DRIVER"
+LOST, UNSUPPORTED, BOUND = "ALREADY_LOST", "NOT_SUPPORTED_BY_DRIVER", "BOUND_TO_ANOTHER_DRIVER"
 _NVRM = r"(?:NVRM:\s*)+"
 _DEVICE = r"(?:GPU[ -]\s*(?:at\s+)?(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r")):?\s+)?(?:GPU\d{1,3}:?\s+)?"
 _ADAPTER = re.compile(
@@ -25,6 +26,10 @@ _MINOR = re.compile(
     _NVRM + _DEVICE + r"rm_init_adapter(?:\((?P<older>\d{1,4})\))? failed\b(?:.*?\bminor number (?P<minor>\d{1,4}))?"
 )
 _ALREADY_LOST = re.compile(_NVRM + r"GPU\s+(?:at\s+)?(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r")):?\s+(?:GPU\s+)?is already lost\b")
+# vfio-pci and pci-stub keep a GPU for a virtual machine: somebody wanted that.
+_BOUND = re.compile(
+    _NVRM + r"GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))\s+is already bound to (?!vfio|pci-stub)(?P<driver>[\w-]{1,40})"
+)
 _PROBE = re.compile(
     r"nvidia(?:: probe of (?P<pci>" + PCI + r")| (?P<newer>" + PCI + r"): probe with driver nvidia) failed with error (?P<error>-?\d{1,5})"
 )
@@ -85,6 +90,9 @@ def parse_initialisation(text: str) -> Optional[InitFailure]:
     match = _ALREADY_LOST.match(text)
     if match:
         return _fact(LOST, match, text, {})
+    match = _BOUND.match(text)
+    if match:
+        return _fact(BOUND, match, text, {"driver": match.group("driver")})
     match = _GSP.match(text)
     if match:
         index = match.group("index")

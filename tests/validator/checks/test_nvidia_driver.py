@@ -146,6 +146,12 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "the driver could not initialise a GPU: NVRM: GPU 0000:01:00.0 is already bound to NovaCore.",
     ),
     (
+        driver.test_every_gpu_was_initialised,
+        {"dmesg*": "NVRM: GPU 0000:01:00.0 is already bound to vfio-pci.\n"},
+        "PASS",
+        "",
+    ),
+    (
         driver.test_nouveau_is_blacklisted,
         NOUVEAU | {"cat /proc/modules": "nouveau 1 0 - Live 0x0\n"},
         "FAIL",
