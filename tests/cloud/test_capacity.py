@@ -15,7 +15,6 @@ A, B = "subnet-0000000a", "subnet-0000000b"
 ZONES = {A: "us-east-1a", B: "us-east-1b"}
 SHORT = "InsufficientInstanceCapacity"
 Tried = list[tuple[str, str]]
-NOWHERE = {("on-demand", zone): SHORT for zone in ZONES.values()}
 
 
 def place(**changes: Any) -> Place:

@@ -7,6 +7,7 @@ in for. Sleeping moves the region's clock.
 from __future__ import annotations
 
 import re
+import shlex
 import threading
 import time
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from localregion.machines.firewall import CALLER, Firewall
 from localregion.machines.qemu import Exit, MachineSpec
 from tests.localregion.conftest import BASE_ID, PUBLIC_KEY, SSH_PORT, Region, World
 from tests.report.examples import a_check
+from tests.scripted_host import table_host
 from tests.validate.conftest import a_machine
 from validator.cloudwatch import ApiRefused, CloudWatch
 from validator.probes.agent import delivery
@@ -61,16 +63,12 @@ def test_the_document_lists_every_condition() -> None:
     assert sorted(promised()) == conditions.names()
 
 
-class GuestHost:
+def guest_host(world: World) -> Any:
     """A guest of the region as the probe for a way out sees it: QEMU drops what no relay of its machine takes."""
-
-    def __init__(self, world: World) -> None:
-        (instance, *_) = world.ec2.instances()
-        spec = MachineSpec(instance.id, "", Path(), "127.99.4.4", 0, "", 0, 0, False, relays=((API_ADDRESS, "to-api"),))
-        self.relays = dict(Firewall(world.ec2).before_power_on(spec).relays)
-
-    def run(self, _: str, script: str, address: str, port: str) -> Any:
-        return SimpleNamespace(rc=0, stdout="" if address in self.relays else "dropped\tgpu-ami-local\n")
+    (instance, *_) = world.ec2.instances()
+    spec = MachineSpec(instance.id, "", Path(), "127.99.4.4", 0, "", 0, 0, False, relays=((API_ADDRESS, "to-api"),))
+    relays = dict(Firewall(world.ec2).before_power_on(spec).relays)
+    return table_host(lambda command: "" if shlex.split(command)[-2] in relays else "dropped\tgpu-ami-local\n")
 
 
 class TelemetryProof(Proof):
@@ -86,7 +84,7 @@ class TelemetryProof(Proof):
         try:
             arrived = self.telemetry.wait(lambda: self.telemetry.events(GROUP, "i-1") or None, 60)
             if not arrived:
-                delivery.raise_if_dropped(GuestHost(self.world), "logs", "us-east-1", GUEST_PLAN)
+                delivery.raise_if_dropped(guest_host(self.world), "logs", "us-east-1", GUEST_PLAN)
             checks.append(a_check("logs", "PASS" if arrived else "FAIL", after=after))
         except ApiRefused as refusal:  # as the plugin judges it
             checks.append(replace(a_check("logs", ERROR, after=after), message=str(refusal)))

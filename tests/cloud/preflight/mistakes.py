@@ -156,9 +156,6 @@ BUILDER = {"root_volume_gib": 64, "instance_type": "m6g.2xlarge"}
 MISSING_TYPE = [{"name": "p9.48xlarge", "efa_interfaces": 1}]
 
 
-ZONED_TYPE = [{"name": "g5.12xlarge", "efa_interfaces": 1}]
-
-
 # (name, mutation, level, subject, part of what was found)
 def _answered(**changes: Any) -> Callable[[Account], None]:
     """The first subnet as DescribeSubnets has it, but for these fields (moto has no such subnets)."""

@@ -19,7 +19,6 @@ BOARDS = tuple(Board(f"0000:{bus}:1c.0", "NVIDIA A100-SXM4-40GB", 40960) for bus
 LINKS = {"0-1": "NV12", "0-2": "NV12", "1-2": "NV12"}
 SWITCHES = ("0000:80:1a.0", "0000:80:1b.0")
 SEEN = Hardware(BOARDS, LINKS, SWITCHES, ("0000:00:06.0",), driver="550.163.01")
-LOOSE = replace(SEEN, links=dict.fromkeys(LINKS, "PHB"), nvswitches=(), efa_interfaces=())
 RECORDED = Golden("p4d.24xlarge", SEEN, {"when": "2026-11-21"})
 
 

@@ -34,8 +34,8 @@ class Channel:
         with theirs:
             self.process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._errors)
 
-    def recv_stderr_ready(self) -> bool:
-        return False
+    def recv_stderr(self, _most: int) -> bytes:
+        return b""
 
     def close(self) -> None:
         self._sock.close()
