@@ -98,7 +98,7 @@ class Text:
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, str):
             yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{_quoted(value)}")
-        elif not re.fullmatch(self.pattern, value):
+        elif not _matches(self.pattern, value):
             expected = self.expected if self.what != "text" else f"something like {self.example}"
             yield Mistake(path, f"expected {expected}, got {_shown(value)}{self._near(value)}")
 
@@ -106,7 +106,7 @@ class Text:
         """The value as the pattern takes it: without spaces around it, in lower case, without the v of a version."""
         bare = value.strip()
         for near in (bare, bare.lower(), re.sub(r"^[vV](?=\d)", "", bare)):
-            if near and near != value and re.fullmatch(self.pattern, near):
+            if near and near != value and _matches(self.pattern, near):
                 return f"; did you mean {near}?"
         return ""
 
@@ -219,7 +219,7 @@ class Named:
         elif not isinstance(value, str):
             quoted = _quoted(value) if isinstance(value, bool) else ""
             yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{quoted}")
-        elif value not in self.names and not (self.pattern and re.fullmatch(self.pattern, value)):
+        elif value not in self.names and not (self.pattern and _matches(self.pattern, value)):
             otherwise = f"; {self.otherwise}" if self.otherwise and isinstance(value, str) else ""
             yield Mistake(path, f"no {self.what} {value!r} in the facts{did_you_mean(value, self.names)}{otherwise}")
 
@@ -334,7 +334,7 @@ class MapOf:
             return
         for key, item in value.items():
             below = key_path(path, key)
-            if not isinstance(key, str) or not re.fullmatch(self.pattern, key):
+            if not isinstance(key, str) or not _matches(self.pattern, key):
                 quoted = _quoted(key) if not isinstance(key, str) else ""
                 yield Mistake(below, f"expected a key like {self.example}{quoted}")
             else:
@@ -367,6 +367,11 @@ class Day:
 
 
 Kind = Day | Text | Integer | Number | Flag | Choice | Named | ListOf | OneOrMore | Keys | MapOf
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Whether a text is of a pattern, whose letters and digits are ASCII's: others look like them."""
+    return re.fullmatch(pattern, text, re.ASCII) is not None
 
 
 def _quoted(value: Any) -> str:
