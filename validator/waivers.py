@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validator.inputs import read_text
+from validator.inputs import parse_json, read_text
 from validator.results import CheckRecord, Verdict, WaiverRecord, WaiverState
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def load(path: Path) -> list[Waiver]:
     """Reads a waivers file. ValueError lists all mistakes, each with its place."""
     text = read_text(path)
     try:
-        entries = json.loads(text) if path.suffix == ".json" else _yaml(text)
+        entries = parse_json(text) if path.suffix == ".json" else _yaml(text)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(entries, list):

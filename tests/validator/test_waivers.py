@@ -89,6 +89,10 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
     path.write_text("a: 1\n")
     with pytest.raises(ValueError, match="expected a list of waivers, got dict"):
         waivers.load(path)
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        waivers.load(path)
 
 
 def record(state: str, check: str = "hygiene::test_x") -> WaiverRecord:
