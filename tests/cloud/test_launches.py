@@ -108,7 +108,7 @@ def test_no_instance_stays_without_its_schedule(guarded: Cloud, run: runs.Run, m
     def refuse(*_: Any) -> None:
         raise CloudError("CreateSchedule: AccessDeniedException")
 
-    monkeypatch.setattr(launches, "arm", refuse)
+    monkeypatch.setattr(launches, "arm_dead_man", refuse)
     with pytest.raises(CloudError, match="CreateSchedule"):
         launch(guarded, run)
     (reservation,) = guarded.ec2.describe_instances()["Reservations"]
