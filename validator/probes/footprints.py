@@ -19,6 +19,7 @@ from validator import remote
 from validator.file_account import Entry as BaseEntry
 from validator.file_account import Footprint, Inventory, load_footprints, plan_variables
 from validator.observe import Observe
+from validator.plan import OBSERVED
 
 _SYSTEM = (
     # made by packages' own scripts: caches, indexes, kernel modules of DKMS, initial RAM disks, boot loader
@@ -83,8 +84,12 @@ class Declared:
 
 
 def load(folders: Sequence[Path], plan: Mapping[str, Any], build: Path | None = None) -> Declared:
-    """Of a plan. folders: of roles, as the option --roles-path has them."""
-    footprints, without = load_footprints(folders, plan["roles"], plan_variables(plan))
+    """Of a plan. folders: of roles, as the option --roles-path has them.
+
+    What stands for no role in the plan of an image as found (`observed`) declares nothing.
+    """
+    roles = [role for role in plan["roles"] if role != OBSERVED]
+    footprints, without = load_footprints(folders, roles, plan_variables(plan))
     return Declared(tuple(footprints.values()), tuple(sorted(without)), build)
 
 

@@ -379,6 +379,16 @@ OURS = Declared(
 _LISTENS = 'tcp LISTEN 0 5 *:9100 *:* users:(("telegraf",pid=9,fd=3))\n'
 
 
+def test_certificate_authority_of_a_build_fails_an_image_as_found(judge: Judge) -> None:
+    """`observed` in the roles of such a plan is no role without declared files."""
+    plan = as_plan(WITH_NODE | {"origin": "observed", "roles": ["nvidia_driver", "observed"]})
+    table = {"(*": files("/usr/local/share/ca-certificates/build.crt")}
+    judged = judge(inventory.test_certificates_are_packaged, table, plan=plan)
+    assert judged.verdict == "FAIL", judged
+    site = as_plan(WITH_NODE | {"roles": ["nvidia_driver", "acme_agent"]})
+    assert judge(inventory.test_certificates_are_packaged, table, plan=site).verdict == "UNPROVEN"
+
+
 @pytest.mark.parametrize(
     ("check", "table", "key", "name"),
     [
