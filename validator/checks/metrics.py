@@ -126,9 +126,10 @@ def test_every_series_arrives(host: Any, arrival: Arrival, observe: Observe) -> 
         for series, point in arrival.newest.items()
         if point is None
     ]
-    arrived = len(arrival.expected) - len(missing)
+    arrived, namespaces = len(arrival.expected) - len(missing), {series.namespace for series in arrival.expected}
     observe(
-        f"{arrived} of {len(arrival.expected)} series after {arrival.seconds:.1f} s", f"{len(arrival.expected)} series"
+        f"{arrived} of {len(arrival.expected)} series in {', '.join(sorted(namespaces))} after {arrival.seconds:.1f} s",
+        f"{len(arrival.expected)} series",
     )
     observe.hop("nvidia-smi → CloudWatch, all series", arrival.seconds)
     observe.series(arrival.history)

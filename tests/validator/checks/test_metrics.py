@@ -96,7 +96,7 @@ def test_series_that_arrive_late_pass(judge: Judge) -> None:
     late = FakeCloudWatch(lambda series, look: value(series) if look >= 3 else None)
     outcome = judge(metrics.test_every_series_arrives, {}, arrival=arrive(late))
     assert outcome.verdict == "PASS"
-    assert outcome.check.observed.startswith("6 of 6 series after ")
+    assert outcome.check.observed.startswith("6 of 6 series in CWAgent after ")
     assert outcome.check.hops[0].hop == "nvidia-smi → CloudWatch, all series"
 
 
