@@ -247,7 +247,7 @@ def _newest(cloud: Cloud, plan: SourcePlan) -> str:
     partition = cloud.ec2.meta.partition
     owner = load_facts().ami_owners.get(source["owner"], {}).get(partition, source["owner"])
     with aws_errors.translated(f"looking up the source AMI ({owner}:{source['name']})"):
-        images = cloud.ec2.describe_images(
+        pages = cloud.ec2.get_paginator("describe_images").paginate(
             Owners=[owner],
             IncludeDeprecated=True,
             Filters=[
@@ -255,7 +255,8 @@ def _newest(cloud: Cloud, plan: SourcePlan) -> str:
                 {"Name": "architecture", "Values": [plan["architecture"]]},
                 {"Name": "state", "Values": ["available"]},
             ],
-        )["Images"]
+        )
+        images = [image for page in pages for image in page["Images"]]
     if not images:
         hint = "set source_ami in the --where file"
         if partition != "aws" and owner.isdigit() and owner == source["owner"]:

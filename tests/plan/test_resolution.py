@@ -229,7 +229,8 @@ def test_source_ami_is_the_newest_of_owner_and_name() -> None:
     dated = {"ami-1": "2025-01-01", "ami-2": "2026-01-01", "ami-3": "2025-06-01"}
     images = [{"ImageId": ami, "Name": f"debian-{ami}", "CreationDate": date} for ami, date in dated.items()]
     asked: dict[str, Any] = {}
-    ec2 = Checked("ec2", describe_images=lambda **params: asked.update(params) or {"Images": images})
+    pages = [{"Images": []}, {"Images": images[:2]}, {"Images": images[2:]}]  # EC2 may send an empty page first
+    ec2 = Checked("ec2", describe_images=lambda **params: asked.update(params) or pages)
     cloud = Mock(ec2=ec2, place=AWS, image=lambda ami: next(one for one in images if one["ImageId"] == ami))
     plan = PLAN | {"source_ami": {"owner": "136693071363", "name": "debian-12-amd64-*"}}
     assert resolve_source_ami(cloud, plan) == {
