@@ -176,7 +176,8 @@ class Captures(TypedDict):
 class Settings(TypedDict):
     """What rules ask beside versions."""
 
-    nouveau_blacklisted_in: list[str]
+    blacklisted_in: dict[str, list[str]]  # module of Linux → files
+    of_linux_for: dict[str, list[str]]  # module of Linux → kernels that have it
     nvidia_options: list[str]
     enabled: list[str]
     login_user: str
@@ -189,7 +190,6 @@ class Settings(TypedDict):
     nvidia_smi: NotRequired[list[str]]
     firmware: NotRequired[list[str]]
     environments: NotRequired[list[dict[str, str]]]
-    nouveau_for: NotRequired[list[str]]
     uvm_for: NotRequired[list[str]]
 
 
