@@ -43,9 +43,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what comes out now into the golden files")
 
 
+# Tests import checks, whose markers `-p validator.plugin` would bring.
+_MARKERS_OF_CHECKS = (
+    "accounted",
+    "after_live(section)",
+    "asked(option)",
+    "beside_live",
+    "live",
+    "needs(what)",
+    "offline",
+    "planned(section)",
+    "survives",
+    "tier(name)",
+    "without(section)",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update-golden") and getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("--update-golden with -n: two processes would write one file; leave -n out")
+    for name in _MARKERS_OF_CHECKS:
+        config.addinivalue_line("markers", f"{name}: see validator/plugin.py, validator/checks/conftest.py")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

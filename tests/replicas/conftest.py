@@ -18,12 +18,6 @@ A100 = {
 }
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """The checks' own markers: what a replica says is read as the checks read it."""
-    for name in ("beside_live", "live", "needs(what)", "planned(section)", "tier(name)"):
-        config.addinivalue_line("markers", f"{name}: see validator/plugin.py")
-
-
 def board(model: dict[str, str], index: int, address: str) -> str:
     values = {
         "magic": "gpu-ami-board/1",

@@ -38,21 +38,6 @@ REPLICA = _BOARD | {"modinfo *": "pci:v00001AF4d00001110sv*sd*bc*sc*i*\n"}
 PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (dvs@u)\nGCC version:\n"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """The checks' own markers, which `-p validator.plugin` would bring."""
-    config.addinivalue_line("markers", "accounted: see validator/checks/conftest.py")
-    config.addinivalue_line("markers", "after_live(section): see validator/plugin.py")
-    config.addinivalue_line("markers", "asked(option): see validator/checks/conftest.py")
-    config.addinivalue_line("markers", "beside_live: see validator/checks/conftest.py")
-    config.addinivalue_line("markers", "live: see validator/plugin.py")
-    config.addinivalue_line("markers", "offline: see validator/plugin.py")
-    config.addinivalue_line("markers", "needs(what): see validator/plugin.py")
-    config.addinivalue_line("markers", "planned(section): see validator/plugin.py")
-    config.addinivalue_line("markers", "survives: see validator/plugin.py")
-    config.addinivalue_line("markers", "tier(name): see validator/plugin.py")
-    config.addinivalue_line("markers", "without(section): see validator/plugin.py")
-
-
 def transcript(name: str) -> dict[str, tuple[int, str]]:
     """Command → exit status and output, as tests/transcripts has them of real programs."""
     rows = yaml.safe_load((_TRANSCRIPTS / f"{name}.yml").read_text(encoding="utf-8"))
