@@ -65,4 +65,6 @@ def _require_own_temporary_folder() -> None:
     mode = os.stat(folder).st_mode  # noqa: PTH116
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         hint = f"set TMPDIR to a folder of your own, or: chmod +t {folder}"
-        raise UsageError(f"{folder}: every user can rename what others have there (mode {mode & 0o7777:o})", hint=hint)
+        raise UsageError(
+            f"{folder}: every user can rename other users' files in it (mode {mode & 0o7777:o})", hint=hint
+        )

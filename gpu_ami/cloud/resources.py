@@ -112,7 +112,7 @@ def remove(cloud: Cloud, resource: Resource) -> None:
     if resource.kind == "instance":
         cloud.terminate([resource.id])
         if cloud.instance(resource.id)["State"]["Name"] != "terminated":
-            cloud.say(f"instance {resource.id}: told to terminate; waiting for it, up to {_ENDING_SECONDS:.0f} s")
+            cloud.say(f"instance {resource.id}: terminating; waiting up to {_ENDING_SECONDS:.0f} s")
             cloud.wait_for_state(resource.id, "terminated", _ENDING_SECONDS)
         return
     if resource.kind == "log-group":

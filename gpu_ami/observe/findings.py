@@ -259,7 +259,7 @@ def _runtimes(observation: Observation, facts: Facts) -> Iterator[Finding]:
             if not certain:
                 text = f"{name} {packages[name]} is older than releases with fixes of security bulletins: {shown}"
             advice = (
-                "upgrade it" if certain else "ask the tracker of the system's vendor, who may have put them into it"
+                "upgrade it" if certain else "look it up in the vendor's security tracker: the fixes may be backported"
             )
             source = "; ".join(dict.fromkeys(row["source"] for *_, row in of_name))
             level = Level.WARNING if certain else Level.NOTE

@@ -470,7 +470,7 @@ def _document(text: str, where: str) -> Mapping[str, Any]:
     if not isinstance(document, dict) or document.get("schema") != program.SCHEMA:
         raise MachineError(f"{where}: expected {program.SCHEMA} of the reading program")
     if wrong := wrong_types(document):
-        raise MachineError(f"{where}: printed what the reading program never prints", details=wrong[:MISTAKES_SHOWN])
+        raise MachineError(f"{where}: unexpected output of the reading program", details=wrong[:MISTAKES_SHOWN])
     return document
 
 

@@ -340,7 +340,7 @@ class Execution:
             if is_new or aws_errors.may_pass(error):
                 return None
             if is_gone:
-                text = "CopyImage named it, and it is gone: was it deregistered? AWS answers the same copy for this day"
+                text = "it no longer exists: was it deregistered? CopyImage returns the same AMI until the day ends"
                 raise CloudError(error.message, hint=text) from error
             raise
 

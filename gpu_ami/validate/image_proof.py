@@ -314,8 +314,8 @@ def warn_of_stops(place: Place, instance_types: Sequence[str], requested: Sequen
     if not named:
         return ""
     return (
-        f"stop-start of {', '.join(named)}: EC2 may have no capacity to start them again, and it stays unproven;"
-        " `no_stop_start` of the place leaves it out"
+        f"stop-start of {', '.join(named)}: EC2 may have no capacity to start them again, and the check is then"
+        " UNAVAILABLE; `no_stop_start` of the place leaves it out"
     )
 
 

@@ -100,9 +100,9 @@ def described(plan: PlanDocument | None, place: Place | None, run: Run, *, launc
     if not suffix:
         return f"the plan's ({', '.join(names)}): injected events went there"
     return (
-        f"the proof's own ({', '.join(f'{name}{suffix}' for name in names)}), removed afterwards; its metrics, to the"
-        f" namespace …{agent_config.NAMESPACE_SUFFIX}. Nothing else of the agent was changed, and this in its view of"
-        " the configuration, not in the image's files"
+        f"the proof's own ({', '.join(f'{name}{suffix}' for name in names)}), removed afterwards; metrics went to the"
+        f" namespace …{agent_config.NAMESPACE_SUFFIX}. Nothing else of the agent's configuration was changed, and the"
+        " image's files were not"
     )
 
 

@@ -92,7 +92,7 @@ def test_a_temporary_folder_of_everybody_is_refused(gpu_ami: GpuAmi, tmp_path: P
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     done = gpu_ami("checks", env={"TMPDIR": str(tmp_path / "open")})
-    assert done.returncode == 2 and b"every user can rename what others have there" in done.stderr
+    assert done.returncode == 2 and b"every user can rename other users' files in it" in done.stderr
     (tmp_path / "open").chmod(0o1777)
     assert gpu_ami("checks", env={"TMPDIR": str(tmp_path / "open")}).returncode == 0
 

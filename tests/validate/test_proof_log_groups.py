@@ -95,7 +95,7 @@ def test_production_groups_are_not_touched(tmp_path: Path) -> None:
 def test_report_says_where_the_machines_sent() -> None:
     run: Any = SimpleNamespace(id="20260101-000000-0a1b2c")
     own = described(PLAN, Place("aws", "us-east-1"), run, launched=True)
-    assert "/raw-proof/20260101-000000-0a1b2c" in own and "its metrics, to the namespace …-proof" in own
+    assert "/raw-proof/20260101-000000-0a1b2c" in own and "metrics went to the namespace …-proof" in own
     production = described(PLAN, Place("aws", "us-east-1", log_groups="production"), run, launched=True)
     assert production == "the plan's (/raw, /json): injected events went there"
     host = described(PLAN, Place("aws", "us-east-1"), run, launched=False)

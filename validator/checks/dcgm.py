@@ -156,7 +156,7 @@ def test_diagnostics_pass(host: Any, plan: PlanDocument, machine: MachineUnderTe
     failed = [result for result in results if result.status not in ("Pass", "Skip", "Not Run")]
     texts = "; ".join(result.text() for result in failed) or f"exit status {done.rc}"
     if failed and plan.get("origin") == OBSERVED and all(result.is_configuration for result in failed):
-        unproven(f"dcgmi diag -r 2 finds how this image is set up, and no fault of a GPU: {texts}")
+        unproven(f"dcgmi diag -r 2 found only settings of this image, no GPU fault: {texts}")
     if failed or done.rc != 0:
         observe.fail(f"dcgmi diag -r 2: {texts}")
     ran = {result.test for result in results if result.status == "Pass"}

@@ -103,7 +103,7 @@ def _kernel(plan: PlanDocument, ami: str, described: str) -> Iterator[Finding]:
     taken = plan["kernel"].get("follows") or [plan["kernel"]["version"]]
     named = re.search(r"\bkernel[- ]?(\d+\.\d+)\b", described, re.IGNORECASE)
     if not named:
-        text = f"name and description of {ami} do not say which kernel it boots: the builder finds it"
+        text = f"name and description of {ami} do not name its kernel: the build reads it on the builder"
         yield ok("kernel", f"{text} (planned: {' or '.join(taken)}; another series stops the build)")
     elif named[1] not in taken:
         remedy = f"name another source_ami, or kernel.version {named[1]}"
@@ -406,14 +406,14 @@ def spot(scope: Scope) -> Iterator[Finding]:
         return
     name = volume_key(scope.cloud)
     if name == AWS_EBS:
-        yield ok(_SPOT, f"{_SPOT_ROLE} is there")
+        yield ok(_SPOT, f"{_SPOT_ROLE} exists")
         return
     kms: KMSClient = scope.cloud.client("kms")
     pages = kms.get_paginator("list_grants").paginate(KeyId=name, GranteePrincipal=role)
     if any(page["Grants"] for page in pages):
-        yield ok(_SPOT, f"{_SPOT_ROLE} is there, and has a grant for {name}")
+        yield ok(_SPOT, f"{_SPOT_ROLE} exists and has a grant for {name}")
         return
-    found = f"no grant lets {_SPOT_ROLE} use {name}; unless the key's policy does, Spot Instances end at once"
+    found = f"no grant lets {_SPOT_ROLE} use {name}; unless the key's policy does, Spot Instances terminate at launch"
     remedy = f"aws kms create-grant --key-id {name} --grantee-principal {role} --operations Decrypt Encrypt"
     more = "GenerateDataKey GenerateDataKeyWithoutPlaintext CreateGrant DescribeKey ReEncryptFrom ReEncryptTo"
     yield warning(_SPOT, found, "a grant", f"{remedy} {more}")

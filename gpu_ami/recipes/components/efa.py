@@ -71,7 +71,7 @@ COMPONENT = Component(
     keys=versioned("1.38.0", mode=Choice(("full", "minimal")), gda=Flag()),
     meanings={
         "version": "version of the EFA installer; exact, a branch, or `newest`",
-        "gda": "true: refuse what EFA-GDA (GPUs start network operations) does not work with",
+        "gda": "true: refuse a plan on which EFA-GDA (network operations that GPUs start) does not work",
         "mode": "`minimal`: only the kernel module and rdma-core, without libfabric and Open MPI",
     },
     section=Efa,

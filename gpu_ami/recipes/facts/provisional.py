@@ -411,7 +411,7 @@ def _accelerator(facts: Facts, name: str, answer: Described) -> dict[str, Any]:
                 hint=f"add its row to the table gpus of site/facts/instance_types.yml: {_STEPS}",
             )
         return {"gpu": {**row, "count": gpu["Count"]}}
-    raise UsageError(f"no image is built for {name}: EC2 says of no NVIDIA GPU and no Neuron device there")
+    raise UsageError(f"no image is built for {name}: EC2 lists neither an NVIDIA GPU nor a Neuron device")
 
 
 def gpu_named(facts: Facts, model: str, memory_mib: int) -> Row | None:
@@ -452,7 +452,7 @@ def _family(facts: Facts, name: str, architecture: str, accelerator: Mapping[str
     alike = [other for other, row in families.items() if row["accelerator"] == kind and "refused" not in row]
     alike = [other for other in alike if other in built] or alike
     nearest = (difflib.get_close_matches(name, alike, n=1, cutoff=0.0) or alike)[0]
-    note = f"whether {name} has NVSwitches, IMEX and GSP rules of its own is in no answer of EC2: taken from {nearest}"
+    note = f"EC2 does not say whether {name} has NVSwitches, IMEX or GSP rules of its own: taken from {nearest}"
     copied = {key: value for key, value in families[nearest].items() if key not in ("source", "date", "model")}
     model = str(device["name"])
     return copied | {"model": model, "nearest": nearest, "note": note, "unverified": True}

@@ -148,7 +148,7 @@ def gda_is_possible(context: ResolveContext, chosen: Assignment) -> Iterator[Con
         yield Conflict("efa.gda", text, row["source"], nearest=f"ofi_nccl.version {row['ofi_nccl']}")
     for name in ("nccl", "gdrcopy"):
         if name not in context.values and name not in context.provided:
-            text = f"EFA-GDA needs {context.label(name)} ≥ {row[name]}, which the recipe has not"
+            text = f"EFA-GDA needs {context.label(name)} ≥ {row[name]}, and the recipe has none"
             yield Conflict("efa.gda", text, row["source"], nearest=f"{name}.version {row[name]}")
 
 

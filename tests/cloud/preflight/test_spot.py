@@ -53,7 +53,7 @@ def scope(
 @pytest.mark.parametrize(
     ("account", "level", "text"),
     [
-        ({"role": True}, Level.OK, "AWSServiceRoleForEC2Spot is there"),
+        ({"role": True}, Level.OK, "AWSServiceRoleForEC2Spot exists"),
         ({"role": False, "creates": True}, Level.OK, "the first Spot Instance creates"),
         ({"role": False}, Level.ERROR, "the caller may not create it"),
         ({"role": False, "ways": ("spot", "on-demand")}, Level.WARNING, "the caller may not create it"),

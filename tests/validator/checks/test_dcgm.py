@@ -180,7 +180,7 @@ def test_diagnostics_of_a_replica_prove_nothing(judge: Judge) -> None:
         (
             WITHOUT_PERSISTENCE,
             "UNPROVEN",
-            "how this image is set up, and no fault of a GPU: software (GPU 0): Fail: Persist",
+            "only settings of this image, no GPU fault: software (GPU 0): Fail: Persist",
         ),
         (WITHOUT_PERSISTENCE.replace('"error_severity": 5', '"error_severity": 2'), "FAIL", "software (GPU 0): Fail"),
         (WITHOUT_PERSISTENCE.replace('"error_severity": 5, ', ""), "FAIL", "software (GPU 0): Fail"),
