@@ -28,6 +28,7 @@ RUN = "20261128-000000-abcdef"
 TAGS = {runs.TAG_RUN: RUN}
 PLAN: dict[str, Any] = {
     "architecture": "x86_64",
+    "kernel": {"version": "6.1"},
     "roles": ["cloudwatch_agent"],
     "source_ami": {"owner": "136693071363", "name": "debian-12-*"},
     "build": {"root_volume_gib": 40, "instance_type": "m5.xlarge"},
