@@ -20,7 +20,7 @@ import yaml
 from gpu_ami.events.reader import parser_module
 from gpu_ami.recipes import load_facts
 from onhost import diagnose as program
-from tests.replicas.conftest import A100, machine, pytest_configure  # noqa: F401  (machine is a fixture)
+from tests.replicas.conftest import A100, machine  # noqa: F401  (a fixture)
 from validator.remote import python as remote_python
 
 ROOT = Path(__file__).parents[2]
