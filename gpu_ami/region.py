@@ -40,14 +40,14 @@ class SessionRequest:
 
     where: a place on AWS; None: the region of this machine. agent_package: of the CloudWatch agent, which the region's
     mirror serves instead of its own. conditions: NAME or NAME:SEED (docs/conditions.md), "" for none. log_groups,
-    deadlines: override the place's. builder: of BUILDERS. layering: of the image that is about to be built, for which
-    the region prepares while it starts; None: of none.
+    deadlines: override the place's (None: not). builder: of BUILDERS. layering: of the image that is about to be built,
+    for which the region prepares while it starts; None: of none.
     """
 
     where: Path | None = None
     agent_package: Path | None = None
     conditions: str = ""
-    log_groups: str = ""
+    log_groups: str | None = None
     deadlines: Mapping[str, int] = field(default_factory=dict)
     builder: str = AUTO
     layering: layered_builds.Layering | None = None

@@ -377,6 +377,25 @@ def test_tests_read_no_private_names_of_other_modules() -> None:
     assert found == {}, "test through the public function, or make the helper public"
 
 
+def arguments_read(tree: ast.Module) -> dict[str, int]:
+    """How often a function of a command reads its parsed arguments, but those that make the request of them."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.endswith("_request"):
+            names = [one.arg for one in node.args.args if ast.unparse(one.annotation or node) == "argparse.Namespace"]
+            if names:
+                found[node.name] = sum(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node))
+    return found
+
+
+@pytest.mark.parametrize("command", ["gpu_ami.commands.prove", "gpu_ami.commands.validate"])
+def test_a_proof_turns_its_arguments_into_one_request(command: str) -> None:
+    """What is decided late, from arguments, is neither checked before the first launch nor seen by a dry run."""
+    sample = "def a(args: argparse.Namespace): args.b; args.c\ndef d_request(args: argparse.Namespace): args.e"
+    assert arguments_read(ast.parse(sample)) == {"a": 2}
+    assert arguments_read(modules()[command]) == {"execute": 1}
+
+
 # What a text cites as a file of the project: begins with a folder of it and ends as a file does.
 _CITED = re.compile(
     r"(?<![\w/.{}<>$@~-])((?:gpu_ami|localregion|onhost|validator|tests|roles|variables|packer|playbooks|docs|bench|iam)/"

@@ -62,18 +62,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import observe
     from gpu_ami.recipes import load_facts
 
-    options.read_manifest(args)
-    if sum(map(bool, (args.host, args.ami, args.root, args.read))) != 1:
+    ami = options.named_ami(args)
+    if sum(map(bool, (args.host, ami, args.root, args.read))) != 1:
         raise UsageError(
             "expected one of --ami, --manifest, --host, --root and --read",
             hint="--ami boots an AMI once, --host reads a running machine (local://: this one), --root reads files",
         )
     facts = load_facts()
-    observation = _read(args, progress)
+    observation = _read(args, ami, progress)
     types = observe.instance_types(observation, facts, args.instance_type)
     found = observe.findings_of(observation, facts, observe.context_of(observation, facts, types))
     differences = _against(observation, args.against) if args.against else []
-    image = args.ami or image_name(args)
+    named = args.root.resolve().name if args.root else args.read.stem if args.read else args.host
+    image = ami or image_name(named)
     out = args.out or Path("out") / "observed"
     written = write(observation, out, types, image)
     data = to_json(observation, found, differences)
@@ -96,11 +97,11 @@ def _against(observation: Observation, named: Path) -> list[str]:
     return observe.against(observation, find_recipe(named))
 
 
-def image_name(args: argparse.Namespace) -> str:
+def image_name(named: str) -> str:
     """A name for the plan of a host or of files: its letters are those that a recipe's flag may have."""
     import re
 
-    text = str(args.root.resolve().name if args.root else args.read.stem if args.read else args.host).rpartition("@")[2]
+    text = named.rpartition("@")[2]
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.") or "observed"
 
 
@@ -134,7 +135,7 @@ def write(observation: Observation, out: Path, types: list[str], image: str) -> 
     return [str(out / name) for name in names]
 
 
-def _read(args: argparse.Namespace, progress: Progress) -> Observation:
+def _read(args: argparse.Namespace, ami: str | None, progress: Progress) -> Observation:
     from gpu_ami import observe
     from gpu_ami.validate import hosts
 
@@ -143,18 +144,18 @@ def _read(args: argparse.Namespace, progress: Progress) -> Observation:
             return observe.read_files(args.root)
     if args.read:
         return observe.load(args.read).named(str(args.read))
+    if ami:
+        from gpu_ami import pipeline
+        from gpu_ami.region import SessionRequest
+
+        request = SessionRequest(args.where, deadlines=options.deadlines(args))
+        with pipeline.open_session(request, progress) as session:
+            return pipeline.observe_stage(ami, session, args.instance_type, boot=args.boot)
     if args.host == "local://":
         with progress.stage("wait for the boot to end, and read this machine"):
             return observe.read_local()
-    if args.host:
-        options.check_identity(args)
-        url = hosts.host_url(args.host)
-        hosts.require_reachable(url, args.identity)
-        with progress.stage(f"wait for the boot of {url} to end, and read it"):
-            return observe.read_host(hosts.ssh_target(url, args.identity))
-    from gpu_ami import pipeline
-    from gpu_ami.region import SessionRequest
-
-    request = SessionRequest(args.where, deadlines=options.deadlines(args))
-    with pipeline.open_session(request, progress) as session:
-        return pipeline.observe_stage(args.ami, session, args.instance_type, boot=args.boot)
+    options.check_identity(args)
+    url = hosts.host_url(args.host)
+    hosts.require_reachable(url, args.identity)
+    with progress.stage(f"wait for the boot of {url} to end, and read it"):
+        return observe.read_host(hosts.ssh_target(url, args.identity))

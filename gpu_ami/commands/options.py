@@ -67,16 +67,17 @@ def add_manifest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--manifest", type=Path, metavar="FILE", help=text)
 
 
-def read_manifest(args: argparse.Namespace) -> None:
-    """Sets --ami to the AMI of --manifest in the place's region. UsageError: both, or no such AMI in it."""
+def named_ami(args: argparse.Namespace) -> str | None:
+    """The AMI of --ami, or of --manifest in the place's region. UsageError: both, or no such AMI in the manifest."""
+    ami: str | None = args.ami
     if args.manifest is None:
-        return
-    if args.ami:
+        return ami
+    if ami:
         raise UsageError("--ami and --manifest exclude each other")
     from gpu_ami.build import ami_of_manifest
     from gpu_ami.cloud import load_place
 
-    args.ami = ami_of_manifest(args.manifest, load_place(args.where).region if args.where else "")
+    return ami_of_manifest(args.manifest, load_place(args.where).region if args.where else "")
 
 
 def add_identity(parser: argparse.ArgumentParser, text: str = "private key for --host") -> None:
@@ -279,7 +280,7 @@ def add_log_groups(parser: argparse.ArgumentParser) -> None:
         "log groups of the machines: `proof`, <group>-proof/<run>, removed afterwards (default), or `production`, the"
         " plan's, where injected Xids may raise alarms"
     )
-    parser.add_argument("--log-groups", choices=LOG_GROUPS, default="", help=text)
+    parser.add_argument("--log-groups", choices=LOG_GROUPS, help=text)
 
 
 def add_deadlines(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +16,11 @@ from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
     from gpu_ami.observe import Observation
+    from gpu_ami.pipeline import BuildOptions, CertificateOptions
     from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
+    from gpu_ami.region import SessionRequest
+    from gpu_ami.validate import ProofOptions
 
 _EPILOG = """\
 Plans, builds, boots the AMI on every instance type, checks it and writes the certificate, all in OUT. An AMI that the
@@ -75,82 +81,112 @@ def register(subparsers: Any) -> None:
     parser.set_defaults(execute=execute, again="the same command again goes on with the stages that were finished")
 
 
+@dataclass(frozen=True)
+class ImageToBuild:
+    """The image of a recipe. options: of its build."""
+
+    recipe: Path
+    overrides: Sequence[str]
+    options: BuildOptions
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `prove` is asked for. image: one to build, or the id of an AMI that others built."""
+
+    image: ImageToBuild | str
+    out: Path
+    session: SessionRequest
+    proof: ProofOptions
+    certifying: CertificateOptions
+    is_dry_run: bool = False
+
+
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami import pipeline
+    from gpu_ami.report import writer
+
+    request = _request(args, progress)
+    opened = pipeline.open_session(request.session, progress)
+    image, out, proof, certifying = request.image, request.out, request.proof, request.certifying
+    if isinstance(image, str):
+        write_plan = functools.partial(_write_plan, request, image, progress)
+        report, certificate = pipeline.prove_observed(image, out, opened, proof, certifying, write_plan=write_plan)
+    elif request.is_dry_run:
+        decided = pipeline.propose(image.recipe, image.overrides, opened, proof, image.options)
+        return Outcome(decided.text(), decided.to_json())
+    else:
+        out_lock.hold(out)
+        report, certificate = pipeline.prove(
+            image.recipe, image.overrides, out, opened, proof, building=image.options, certifying=certifying
+        )
+    return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
+
+
+def _request(args: argparse.Namespace, progress: Progress) -> Request:
+    """What the arguments ask for. UsageError: a mistake in them or in the files that they name; nothing is started."""
+    stages.check_nodes(args)
+    ami = stages.named_ami(args)
+    if bool(ami) == bool(args.recipe):
+        hint = "gpu-ami prove RECIPE builds an image; gpu-ami prove --ami AMI takes one that others built"
+        raise UsageError("expected a recipe, or --ami or --manifest", hint=hint)
+    return _observed_request(args, ami) if ami else _built_request(args, progress)
+
+
+def _built_request(args: argparse.Namespace, progress: Progress) -> Request:
     from gpu_ami import pipeline
     from gpu_ami.recipes import find_recipe
     from gpu_ami.region import SessionRequest
-    from gpu_ami.report import writer
 
-    stages.check_nodes(args)
-    stages.read_manifest(args)
-    if bool(args.ami) == bool(args.recipe):
-        hint = "gpu-ami prove RECIPE builds an image; gpu-ami prove --ami AMI takes one that others built"
-        raise UsageError("expected a recipe, or --ami or --manifest", hint=hint)
-    if args.ami:
-        return _prove_observed(args, progress)
     recipe = find_recipe(args.recipe)
     deadlines = stages.deadlines(args)
-    asked = stages.proof_options(args)
-    signers, scans = stages.signers(args), stages.scans(args)
+    proof = stages.proof_options(args)
+    certifying = pipeline.CertificateOptions(stages.signers(args), stages.scans(args), args.waivers)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
-    out = args.out or Path("out") / recipe.stem
     layered = stages.layers(args)
     # Without either there may be an image that is proven again.
     about_to = layered if args.fresh or layered.mode != "none" else None
-    request = SessionRequest(
+    session = SessionRequest(
         args.where, agent, args.conditions, args.log_groups, deadlines, builder=args.builder, layering=about_to
     )
-    opened = pipeline.open_session(request, progress)
-    building = pipeline.BuildOptions(args.fresh, not args.no_source_check, layered)
-    certifying = pipeline.CertificateOptions(signers, scans, args.waivers)
-    if args.dry_run:
-        decided = pipeline.propose(recipe, overrides, opened, asked, building)
-        return Outcome(decided.text(), decided.to_json())
-    out_lock.hold(out)
-    report, certificate = pipeline.prove(
-        recipe, overrides, out, opened, asked, building=building, certifying=certifying
-    )
-    return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
+    image = ImageToBuild(recipe, overrides, pipeline.BuildOptions(args.fresh, not args.no_source_check, layered))
+    out = args.out or Path("out") / recipe.stem
+    return Request(image, out, session, proof, certifying, is_dry_run=args.dry_run)
 
 
 # Options of a build: an AMI that is there is not built.
-_OF_BUILDS = (
-    ("overrides", "--set"), ("fresh", "--fresh"), ("no_source_check", "--no-source-check"),
-    ("agent_package", "--agent-package"), ("dry_run", "--dry-run"),
-)  # fmt: skip
+_OF_BUILDS = {
+    "set": "--set", "fresh": "--fresh", "no_source_check": "--no-source-check", "agent_package": "--agent-package",
+    "dry_run": "--dry-run",
+}  # fmt: skip
 
 
-def _prove_observed(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """An AMI that others built: observed, booted, judged by every check that means something for any image."""
+def _observed_request(args: argparse.Namespace, ami: str) -> Request:
     from gpu_ami import pipeline
-    from gpu_ami.commands import observe
-    from gpu_ami.plan import PLAN_FILE, Plan
-    from gpu_ami.recipes import load_facts
     from gpu_ami.region import SessionRequest
-    from gpu_ami.report import writer
 
-    named = [option for name, option in _OF_BUILDS if getattr(args, "set" if name == "overrides" else name, None)]
+    named = [option for name, option in _OF_BUILDS.items() if getattr(args, name)]
     if named:
         raise UsageError(f"{', '.join(named)}: for a recipe, not for --ami", hint="the AMI is taken as it is found")
     deadlines = stages.deadlines(args)
-    asked = stages.proof_options(args)
+    proof = stages.proof_options(args)
     certifying = pipeline.CertificateOptions(stages.signers(args), stages.scans(args), args.waivers)
-    out = args.out or Path("out") / args.ami
-    request = SessionRequest(args.where, None, args.conditions, args.log_groups, deadlines)
+    session = SessionRequest(args.where, None, args.conditions, args.log_groups, deadlines)
+    return Request(ami, args.out or Path("out") / ami, session, proof, certifying)
 
-    def write_plan(observation: Observation) -> Plan:
-        from gpu_ami import observe as observing
 
-        facts = load_facts()
-        types = observing.instance_types(observation, facts, args.instance_type)
-        observe.write(observation, out, types, args.ami)
-        found = observing.findings_of(observation, facts, observing.context_of(observation, facts, types))
-        for one in found:
-            progress.note(f"{one.level}: {one.text}" + (f" ({one.advice})" if one.advice else ""))
-        return Plan.load(out / PLAN_FILE)
+def _write_plan(request: Request, ami: str, progress: Progress, observation: Observation) -> Plan:
+    """What was observed, with its findings, and the plan that is made of it."""
+    from gpu_ami import observe as observing
+    from gpu_ami.commands import observe
+    from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.recipes import load_facts
 
-    opened = pipeline.open_session(request, progress)
-    report, certificate = pipeline.prove_observed(args.ami, out, opened, asked, certifying, write_plan=write_plan)
-    return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
+    facts = load_facts()
+    types = observing.instance_types(observation, facts, request.proof.instance_types)
+    observe.write(observation, request.out, types, ami)
+    for one in observing.findings_of(observation, facts, observing.context_of(observation, facts, types)):
+        progress.note(f"{one.level}: {one.text}" + (f" ({one.advice})" if one.advice else ""))
+    return Plan.load(request.out / PLAN_FILE)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,13 @@ from gpu_ami.commands import Outcome, options
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from securesystemslib.signer import Signer
 
     from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
-    from gpu_ami.region import Session
+    from gpu_ami.region import SessionRequest
     from gpu_ami.report import Report
-    from gpu_ami.validate import ProofOptions
+    from gpu_ami.validate import ProofOptions, Target
 
 _EPILOG = """\
 Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. report.json exists from the start of the proof; if the run
@@ -70,7 +71,7 @@ _EXCLUSIONS: tuple[tuple[Callable[[argparse.Namespace], bool], str, str], ...] =
             f"--{name.replace('_', '-')} is for machines that gpu-ami launches",
             "",
         )
-        for name, unset in {"max_cost": None, "nodes": 1, "join": None, "log_groups": "", "dry_run": False}.items()
+        for name, unset in {"max_cost": None, "nodes": 1, "join": None, "log_groups": None, "dry_run": False}.items()
     ),
 )
 
@@ -110,10 +111,65 @@ def register(subparsers: Any) -> None:
     parser.set_defaults(execute=execute, again=_AGAIN)
 
 
+@dataclass(frozen=True)
+class Launched:
+    """An AMI that is booted in a place. ami: None: that of the build in OUT."""
+
+    plan: Plan
+    ami: str | None
+    session: SessionRequest
+    is_dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Running:
+    """A machine that runs. plan: None: none is known. where: its place; None: this machine's region, if it is up."""
+
+    plan: Plan | None
+    target: Target
+    where: Path | None
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of an image: a mounted tree or a raw disk. plan: None: it is made of what is in them."""
+
+    plan: Plan | None
+    root: Path
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `validate` is asked for. signers: of the report."""
+
+    subject: Launched | Running | Files
+    out: Path
+    proof: ProofOptions
+    signers: Sequence[Signer] = ()
+
+
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import pipeline
     from gpu_ami.report import writer
 
+    request = _request(args, progress)
+    subject = request.subject
+    if isinstance(subject, Files):
+        report = _validate_files(subject, request, progress)
+    elif isinstance(subject, Running):
+        report = _validate_host(subject, request, progress)
+    elif subject.is_dry_run:
+        with pipeline.open_session(subject.session, progress) as session:
+            decided = pipeline.decide(subject.plan, request.proof, session)
+        return Outcome(decided.text(), decided.to_json())
+    else:
+        report = _validate_ami(subject, request, progress)
+    pipeline.sign_report(report, request.out, request.signers)
+    return Outcome(writer.summary_text(report, None, request.out), report.to_json(), report.exit_code)
+
+
+def _request(args: argparse.Namespace, progress: Progress) -> Request:
+    """What the arguments ask for. UsageError: a mistake in them or in the files that they name; nothing is started."""
     if sum(map(bool, (args.host, args.ami, args.root))) > 1:
         raise UsageError(
             "--ami, --host and --root exclude each other",
@@ -122,131 +178,125 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for excludes, message, hint in _EXCLUSIONS:
         if excludes(args):
             raise UsageError(message, hint=hint)
-    options.check_nodes(args)
-    options.restarts(args)  # mistakes in these are reported before anything starts
-    deadlines = options.deadlines(args)
-    if args.host and deadlines.keys() - {"boot_seconds"}:
-        raise UsageError("--deadline with --host: expected boot=SECONDS", hint="--deadline boot=1500")
-    if args.dry_run:
-        return _propose(args, progress)
-    signers = options.signers(args)
-    kind = _validate_files if args.root else _validate_host if args.host else _validate_ami
-    report, out = kind(args, progress)
-    pipeline.sign_report(report, out, signers)
-    return Outcome(writer.summary_text(report, None, out), report.to_json(), report.exit_code)
+    if args.root:
+        return _files_request(args)
+    return _host_request(args) if args.host else _ami_request(args, progress)
 
 
-def _request(
-    args: argparse.Namespace, progress: Progress
-) -> tuple[Plan, Path, ProofOptions, AbstractContextManager[Session]]:
-    """Plan, output folder, options of the proof, and the place that is opened for it."""
-    from gpu_ami import pipeline
+def _ami_request(args: argparse.Namespace, progress: Progress) -> Request:
     from gpu_ami.plan import PLAN_FILE, Plan
     from gpu_ami.region import SessionRequest
 
+    options.check_nodes(args)
+    deadlines = options.deadlines(args)
+    proof = options.proof_options(args)
+    # A dry run signs nothing: a key that is another job's need not be here.
+    signers = [] if args.dry_run else options.signers(args)
     out = options.existing_plan(args.out)
-    proof_options = options.proof_options(args)
     agent = options.agent_package(args, progress)
-    request = SessionRequest(args.where, agent, log_groups=args.log_groups, deadlines=options.deadlines(args))
-    return Plan.load(out / PLAN_FILE), out, proof_options, pipeline.open_session(request, progress)
+    session = SessionRequest(args.where, agent, log_groups=args.log_groups, deadlines=deadlines)
+    return Request(Launched(Plan.load(out / PLAN_FILE), args.ami, session, args.dry_run), out, proof, signers)
 
 
-def _propose(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """What the proof of the AMI would do; nothing is launched."""
-    from gpu_ami import pipeline
+def _host_request(args: argparse.Namespace) -> Request:
+    from gpu_ami.validate import REBOOT, ProofOptions, Target, hosts
 
-    plan, _, proof_options, opened = _request(args, progress)
-    with opened as session:
-        decided = pipeline.decide(plan, proof_options, session)
-    return Outcome(decided.text(), decided.to_json())
+    deadlines = options.deadlines(args)
+    if deadlines.keys() - {"boot_seconds"}:
+        raise UsageError("--deadline with --host: expected boot=SECONDS", hint="--deadline boot=1500")
+    signers = options.signers(args)
+    plan = _plan_in(args.out)
+    url = hosts.host_url(args.host)
+    options.check_identity(args)
+    proof = ProofOptions(
+        checks=args.checks,
+        validator_options=options.validator_options(args),
+        restarts=(REBOOT,) if args.reboot else (),
+        boot_seconds=deadlines.get("boot_seconds"),
+    )
+    instance_type = args.instance_type[0] if args.instance_type else ""
+    target = Target(url, instance_type, args.instance_id, args.identity, args.known_hosts)
+    return Request(Running(plan, target, args.where), args.out or Path("out") / "host", proof, signers)
 
 
-def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
+def _files_request(args: argparse.Namespace) -> Request:
+    from gpu_ami.validate import ProofOptions, host_proof
+
+    signers = options.signers(args)
+    plan = _plan_in(args.out)
+    reason = host_proof.unusable(args.root)
+    if reason:
+        raise UsageError(f"--root {args.root}: {reason}")
+    proof = ProofOptions(checks=args.checks, validator_options=options.validator_options(args))
+    return Request(Files(plan, args.root), args.out or Path("out") / "files", proof, signers)
+
+
+def _plan_in(out: Path | None) -> Plan | None:
+    """The plan in OUT; None where no OUT was given. UsageError: there is none in it."""
+    from gpu_ami.plan import PLAN_FILE, Plan
+
+    if out and not (out / PLAN_FILE).exists():
+        raise UsageError(
+            f"{out}: no {PLAN_FILE} there",
+            hint="`gpu-ami plan RECIPE -o OUT` writes it; without OUT, no plan is used",
+        )
+    return Plan.load(out / PLAN_FILE) if out else None
+
+
+def _validate_ami(launched: Launched, request: Request, progress: Progress) -> Report:
     from gpu_ami import pipeline
     from gpu_ami.build import image
 
-    plan, out, proof_options, opened = _request(args, progress)
+    plan, out = launched.plan, request.out
+    opened = pipeline.open_session(launched.session, progress)
     out_lock.hold(out)
-    ami = args.ami or image.load(out).ami
+    ami = launched.ami or image.load(out).ami
     with opened as session:
-        if args.ami:
+        if launched.ami:
             options.require_image(session.cloud, ami, plan.document.get("architecture", ""))
-        decided = pipeline.decide(plan, proof_options, session)
-        return pipeline.validate_stage(plan, ami, out, session, decided), out
+        decided = pipeline.decide(plan, request.proof, session)
+        return pipeline.validate_stage(plan, ami, out, session, decided)
 
 
-def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
+def _validate_host(running: Running, request: Request, progress: Progress) -> Report:
     from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
     from gpu_ami.region import running_place
-    from gpu_ami.validate import REBOOT, Proof, ProofOptions, Target, host_proof, hosts
+    from gpu_ami.validate import Proof, host_proof
 
-    plan = _plan_of(args)
-    url = hosts.host_url(args.host)
-    options.check_identity(args)
-    place = running_place(args.where)
-    out = args.out or Path("out") / "host"
+    plan, out = running.plan, request.out
+    place = running_place(running.where)
     out_lock.hold(out)
-    instance_type = args.instance_type[0] if args.instance_type else ""
     with runs.begin(home_dir(), place.name if place else "host") as run:
-        proof = Proof(
-            plan.document if plan else None,
-            out / PLAN_FILE if plan else None,
-            place,
-            out,
-            progress,
-            ProofOptions(
-                checks=args.checks,
-                validator_options=options.validator_options(args),
-                restarts=(REBOOT,) if args.reboot else (),
-                boot_seconds=options.deadlines(args).get("boot_seconds"),
-            ),
-        )
-        target = Target(url, instance_type, args.instance_id, args.identity, args.known_hosts)
-        return host_proof.prove_host(proof, run, target), out
+        document, file = (plan.document, out / PLAN_FILE) if plan else (None, None)
+        proof = Proof(document, file, place, out, progress, request.proof)
+        return host_proof.prove_host(proof, run, running.target)
 
 
-def _plan_of(args: argparse.Namespace) -> Plan | None:
-    """The plan in OUT; None where no OUT was given. UsageError: there is none in it."""
-    from gpu_ami.plan import PLAN_FILE, Plan
-
-    if args.out and not (args.out / PLAN_FILE).exists():
-        raise UsageError(
-            f"{args.out}: no {PLAN_FILE} there",
-            hint="`gpu-ami plan RECIPE -o OUT` writes it; without OUT, no plan is used",
-        )
-    return Plan.load(args.out / PLAN_FILE) if args.out else None
-
-
-def _observed_plan(args: argparse.Namespace, out: Path, progress: Progress) -> Plan:
+def _observed_plan(root: Path, out: Path, progress: Progress) -> Plan:
     """Of files for which no plan was given: what is in them. They are judged as they are found."""
     from gpu_ami import observe as observing
     from gpu_ami.commands import observe
     from gpu_ami.plan import PLAN_FILE, Plan
     from gpu_ami.recipes import load_facts
 
-    with progress.stage(f"read the files of {args.root}"):
-        observation = observing.read_files(args.root)
-    observe.write(observation, out, observing.instance_types(observation, load_facts()), observe.image_name(args))
+    with progress.stage(f"read the files of {root}"):
+        observation = observing.read_files(root)
+    types = observing.instance_types(observation, load_facts())
+    observe.write(observation, out, types, observe.image_name(root.resolve().name))
     return Plan.load(out / PLAN_FILE)
 
 
-def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
+def _validate_files(files: Files, request: Request, progress: Progress) -> Report:
     from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
-    from gpu_ami.validate import Proof, ProofOptions, host_proof
+    from gpu_ami.validate import Proof, host_proof
 
-    named = _plan_of(args)
-    reason = host_proof.unusable(args.root)
-    if reason:
-        raise UsageError(f"--root {args.root}: {reason}")
-    out = args.out or Path("out") / "files"
+    out = request.out
     out_lock.hold(out)
-    plan = named or _observed_plan(args, out, progress)
-    asked = ProofOptions(checks=args.checks, validator_options=options.validator_options(args))
-    files_proof = Proof(plan.document, out / PLAN_FILE, None, out, progress, asked)
+    plan = files.plan or _observed_plan(files.root, out, progress)
+    proof = Proof(plan.document, out / PLAN_FILE, None, out, progress, request.proof)
     with runs.begin(home_dir(), "files") as run:
-        check = functools.partial(host_proof.check, files_proof, args.root)
-        return host_proof.prove_files(files_proof, run, check), out
+        return host_proof.prove_files(proof, run, functools.partial(host_proof.check, proof, files.root))

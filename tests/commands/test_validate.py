@@ -15,6 +15,7 @@ from gpu_ami import cli, pipeline
 from gpu_ami.build import image
 from gpu_ami.commands import options
 from gpu_ami.errors import UsageError
+from gpu_ami.plan import cost
 from gpu_ami.validate import REBOOT, RESTARTS, Proof, ProofOptions, Target, host_proof
 from tests.observe import foreign_images as foreign
 from tests.report.examples import a_host, a_report
@@ -130,6 +131,29 @@ def test_files_without_a_plan_are_judged_as_found(tmp_path: Path, monkeypatch: p
     assert proof.plan is not None and (proof.plan["origin"], proof.plan["image"]) == ("observed", "root")
     assert proof.plan_file == Path("out/files/plan.json") and proof.plan_file.is_file()
     assert {"nvidia_driver", "observed"} <= set(proof.plan["roles"]) and "event_parser" not in proof.plan["roles"]
+
+
+@pytest.mark.parametrize("words", [["--root", "root"], ["--host", "admin@192.0.2.1"]])
+def test_mistakes_are_reported_before_anything_is_read_or_written(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All files of an image were read, and OUT was written, before a file of waivers was found to be missing."""
+    monkeypatch.chdir(tmp_path)
+    foreign.vendor_without_holds(tmp_path / "root")
+    monkeypatch.setattr(host_proof, "unusable", lambda _path: "")
+    assert cli.main(["validate", *words, "--waivers", "absent.yml", "-q"]) == 2
+    assert "absent.yml: no such file or folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
+
+
+def test_a_dry_run_of_an_ami_says_what_would_be_proven(
+    validated: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decided = pipeline.ProofPlan("x", ProofOptions(nodes=2), ("g5.xlarge",), cost.Estimate(1.0, {}), False)
+    monkeypatch.setattr(pipeline, "decide", lambda *_: decided)
+    assert cli.main(["validate", str(tmp_path), "--dry-run"]) == 0
+    assert "machines        2 of each: g5.xlarge\n" in capsys.readouterr().out
+    assert validated == []
 
 
 def test_missing_plan_names_the_command_that_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
