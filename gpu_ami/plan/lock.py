@@ -31,6 +31,9 @@ _NOT_RESOLVED = ("schema", "image", "digest", "sources", "notes")
 def locks_folder(recipe: Path) -> Path:
     """The locks of a recipe's folder: `locks/` beside `recipes/`, or beside the recipe itself."""
     folder = recipe.parent
+    if folder.name == "recipes":
+        return folder.with_name("locks")
+    # From within recipes/ its name is not in the path.
     return folder.absolute().with_name("locks") if folder.resolve().name == "recipes" else folder / "locks"
 
 

@@ -62,7 +62,7 @@ def _connects_here(document: Document) -> None:
     "change, message",
     [
         (_sets("cuda", "version", to=_RUNS), r"cuda\.version: expected text without"),
-        (_sets("cuda", "packages", to=["x", {"y": _RUNS}]), r"cuda\.packages\.1\.y: expected text without"),
+        (_sets("cuda", "packages", to={"x": _RUNS}), r"cuda\.packages\.x: expected text without"),
         (_sets("cuda", _RUNS, to=""), r"cuda \(name of a key\): expected text without"),
         (_sets("flag", to="{{ env `HOME` }}"), "flag: expected text without"),
         (_sets("source_ami", "name", to="{{ env `HOME` }}"), "source_ami_name: expected text without"),

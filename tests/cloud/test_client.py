@@ -85,7 +85,7 @@ def test_machines_of_one_call_come_and_go_together(
         withdrawn.append(made["Instances"][1]["InstanceId"])
         return made
 
-    monkeypatch.setattr(cloud.ec2, "run_instances", launch_some)
+    monkeypatch.setattr(cloud.ec2, "run_instances", Checked("ec2", run_instances=launch_some).run_instances)
     monkeypatch.setattr(cloud, "wait_for_state", withdraw)
     with pytest.raises(CapacityError, match="InsufficientInstanceCapacity"):
         cloud.launch_all(asked)
@@ -111,7 +111,7 @@ def test_machines_of_one_call_are_in_one_zone(cloud: Cloud, run: runs.Run, monke
             raise CapacityError("InsufficientInstanceCapacity", code="InsufficientInstanceCapacity")
         return real(**request)
 
-    monkeypatch.setattr(cloud.ec2, "run_instances", short_in_the_first)
+    monkeypatch.setattr(cloud.ec2, "run_instances", Checked("ec2", run_instances=short_in_the_first).run_instances)
     made = cloud.launch_all(Launch(an_ami(cloud), "g5.12xlarge", "", run.tags(), "", count=3))
     assert asked == [(ids[0], 3, 3), (ids[1], 3, 3)]
     assert {cloud.instance(instance_id)["SubnetId"] for instance_id in made} == {ids[1]}

@@ -85,6 +85,7 @@ ROLE = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"
 PLAN: Any = {
     "architecture": "x86_64",
     "roles": ["cloudwatch_agent"],
+    "kernel": {"version": "6.1"},
     "source_ami": {"owner": "136693071363", "name": "debian-12-*"},
     "build": {"root_volume_gib": 40, "instance_type": "m5.xlarge"},
     "instance_types": [{"name": "g5.12xlarge", "efa_interfaces": 1}],

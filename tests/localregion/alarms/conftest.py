@@ -59,7 +59,7 @@ class Account:
     def messages(self) -> list[dict[str, Any]]:
         """What SNS delivered since the last call; `Subject` and `Sent` (Unix seconds) beside the alarm's own fields."""
         found = []
-        query = {"QueueUrl": self.queue, "MaxNumberOfMessages": 10, "AttributeNames": ["SentTimestamp"]}
+        query = {"QueueUrl": self.queue, "MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["SentTimestamp"]}
         while received := self("sqs").receive_message(**query).get("Messages"):
             for one in received:
                 sent = int(one["Attributes"]["SentTimestamp"]) / 1000

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.aws_requests import refused_by_aws
 from tests.localregion.alarms.conftest import Account
 
 
@@ -31,7 +32,7 @@ def expression(text: str, **extra: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_not_evaluated_is_refused_by_its_name(aws: Account, given: dict[str, Any], named: str) -> None:
-    with pytest.raises(ClientError) as refusal:
+    with pytest.raises(ClientError) as refusal, refused_by_aws("PutMetricAlarm"):
         aws.alarm(**given)
     assert named in refusal.value.response["Error"]["Message"]
     assert aws.states() == {}

@@ -27,7 +27,7 @@ DOCUMENT: dict[str, Any] = {
     "image": "an-image",
     "roles": [],
     "instance_types": [],
-    "build": {"instance_type": "m6i.2xlarge"},
+    "build": {"instance_type": "m6i.2xlarge", "root_volume_gib": 40},
 }
 
 
