@@ -57,6 +57,8 @@ def test_an_ami_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_options_of_a_build_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["prove", "--ami", AMI, "--fresh", "--set", "x=y"]) == 2
     assert "--set, --fresh: for a recipe, not for --ami" in capsys.readouterr().err
+    assert cli.main(["prove", "--ami", AMI, "--layers", "auto", "--refresh", "--builder", "sandbox"]) == 2
+    assert "--layers, --refresh, --builder: for a recipe, not for --ami" in capsys.readouterr().err
     assert cli.main(["prove"]) == 2
     assert "expected a recipe, or --ami or --manifest" in capsys.readouterr().err
 

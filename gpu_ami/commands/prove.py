@@ -13,6 +13,7 @@ from gpu_ami import out_lock
 from gpu_ami.commands import Outcome
 from gpu_ami.commands import options as stages
 from gpu_ami.errors import UsageError
+from gpu_ami.region import AUTO
 
 if TYPE_CHECKING:
     from gpu_ami.observe import Observation
@@ -157,17 +158,15 @@ def _built_request(args: argparse.Namespace, progress: Progress) -> Request:
 
 
 # Options of a build: an AMI that is there is not built.
-_OF_BUILDS = {
-    "set": "--set", "fresh": "--fresh", "no_source_check": "--no-source-check", "agent_package": "--agent-package",
-    "dry_run": "--dry-run",
-}  # fmt: skip
+_OF_BUILDS = ("set", "fresh", "layers", "refresh", "builder", "no_source_check", "agent_package", "dry_run")
+_UNSET = {"layers": "none", "builder": AUTO}  # of the others: what is false
 
 
 def _observed_request(args: argparse.Namespace, ami: str) -> Request:
     from gpu_ami import pipeline
     from gpu_ami.region import SessionRequest
 
-    named = [option for name, option in _OF_BUILDS.items() if getattr(args, name)]
+    named = [f"--{name.replace('_', '-')}" for name in _OF_BUILDS if (getattr(args, name) or None) != _UNSET.get(name)]
     if named:
         raise UsageError(f"{', '.join(named)}: for a recipe, not for --ami", hint="the AMI is taken as it is found")
     deadlines = stages.deadlines(args)
