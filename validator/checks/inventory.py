@@ -259,16 +259,16 @@ def test_bill_of_materials_is_current(host: Any, plan: Any, machine: MachineUnde
     kept = host.run(f"cat {bill_of_materials.PATH}", pure=True)
     if kept.rc != 0:
         unproven(f"the image has no {bill_of_materials.PATH}: it was not built by gpu-ami, or by a version without one")
-    packages = host.run(bill_of_materials.INSTALLED, pure=True, timeout=SCAN_SECONDS).stdout
+    found = host.run(bill_of_materials.INSTALLED, pure=True, timeout=SCAN_SECONDS).stdout
     modules = host.run(bill_of_materials.MODULES, pure=True, timeout=SCAN_SECONDS).stdout
     try:
         listed = bill_of_materials.listed(kept.stdout)
     except bill_of_materials.InvalidBill as error:
         observe.fail(f"{bill_of_materials.PATH}: {error}")
-    if not packages.strip():
-        packages.require_readable(host, "debian" if host.file("/var/lib/dpkg").exists else "redhat")
-    installed = bill_of_materials.installed(packages, modules)
-    installed -= base_driver.installed_at_first_boot(host, plan, machine.instance_type, installed - listed)
+    if not found.strip():
+        packages.require_readable(host, plan["os"]["family"])
+    installed = bill_of_materials.installed(found, modules)
+    installed -= base_driver.installed_at_first_boot(host, plan, machine, installed - listed)
     observe(f"{len(listed)} components", f"{len(installed)} packages and kernel modules")
     observe.nothing(bill_of_materials.differences(listed, installed), "differences from the bill of materials")
 

@@ -56,13 +56,14 @@ def has_branches(plan: PlanDocument) -> bool:
     return "nvidia_driver" in plan and "branches" in section(plan, "nvidia_driver")
 
 
-def installed_at_first_boot(host: Any, plan: PlanDocument, instance_type: str, components: set[str]) -> set[str]:
+def installed_at_first_boot(host: Any, plan: PlanDocument, machine: MachineUnderTest, components: set[str]) -> set[str]:
     """Those of these packages and modules (as bill_of_materials names them) that a machine's first boot has installed:
     NVIDIA's of the version that its type takes. Empty for image files, and for a base AMI with one driver.
     """
     if not has_branches(plan) or isinstance(host.backend, backend.ImageBackend):
         return set()
-    taken = re.escape(planned_branch(plan, instance_type)[1]["version"])
+    # Only here: image files have no instance type, and a machine is not asked for it where nobody needs it.
+    taken = re.escape(planned_branch(plan, machine.instance_type)[1]["version"])
     package = rf"package \S*nvidia\S* {taken}-\S+ \S+"
     module = r"module /lib/modules/[^/]+/extra/nvidia[\w-]*\.ko(\.\w+)?"
     return {name for name in components if re.fullmatch(f"{package}|{module}", name)}

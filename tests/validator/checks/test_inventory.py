@@ -373,6 +373,26 @@ def test_inventory(judge: Judge, check: Any, table: dict[str, Any], verdict: str
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 
 
+class _WithoutType:
+    """The machine of image files: nothing says of which type it will be."""
+
+    @property
+    def instance_type(self) -> str:
+        pytest.fail("asked for the instance type")
+
+
+@pytest.mark.parametrize(("table", "verdict"), [(bill(), "PASS"), (bill(LIBC + "installed\tnmap\t7\tamd64\n"), "FAIL")])
+def test_bill_of_materials_is_judged_on_image_files(judge: Judge, table: dict[str, Any], verdict: str) -> None:
+    judged = judge(_BILL, table, plan=as_plan(WITH_NODE), machine=_WithoutType())
+    assert judged.verdict == verdict, judged
+
+
+def test_unreadable_package_database_says_nothing_of_the_bill(judge: Judge) -> None:
+    table = bill(packages="") | {"dpkg-query*": (2, "error: database is corrupted")}
+    judged = judge(_BILL, table, plan=as_plan(WITH_NODE))
+    assert judged.verdict == "UNPROVEN" and "database is corrupted" in judged.message, judged
+
+
 OURS = Declared(
     (Footprint("agent", listeners=("telegraf",), setuid=("/opt/agent/ping",), capabilities=("/opt/agent/agent",)),), ()
 )
