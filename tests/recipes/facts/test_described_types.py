@@ -122,7 +122,7 @@ def test_a_new_neuron_device_is_planned_with_a_release_that_no_row_refuses_for_i
             "8 x NVIDIA H100 (120000 MiB), a GPU that the facts do not know",
         ),
         (described("g9ad.xlarge", like="g5.xlarge", Manufacturer="AMD", Name="V710"), "its accelerator is AMD V710"),
-        (described("m9i.large", like="m5.large"), "no NVIDIA GPU and no Neuron device"),
+        (described("m9i.large", like="m5.large"), "neither an NVIDIA GPU nor a Neuron device"),
     ],
 )
 def test_a_type_without_a_known_accelerator_is_refused(answer: dict[str, Any], text: str) -> None:
