@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.onhost.diagnosis_bench import Bench
+
 
 @pytest.fixture(scope="session")
 def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -18,3 +20,9 @@ def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = Path(__file__).with_name("fake_libcuda.c")
     subprocess.run([compiler, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
     return library
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A machine of files and small tools, which gpu-ami-diagnose examines."""
+    return Bench(tmp_path, monkeypatch)
