@@ -18,6 +18,7 @@ from gpu_ami.errors import ErrorDocument
 from gpu_ami.events import catalogue, output
 from gpu_ami.faults import catalogue as faults
 from gpu_ami.fleet import condition
+from gpu_ami.observe import observation
 from gpu_ami.plan import BumpPolicy, Change, Move
 from gpu_ami.progress import ProgressLine
 from gpu_ami.publish import record
@@ -286,19 +287,12 @@ class ImageBuilderComponent(TypedDict):
     component: str
 
 
-class ObservedSource(TypedDict):
+class ObservedSource(observation.ReadingDetails):
     """One source of a component: `where` it was read, its `version`; of packages name and full version."""
 
     source: str
     where: str
     version: NotRequired[str]
-    package: NotRequired[str]
-    full: NotRequired[str]
-    held: NotRequired[bool]
-    kernel: NotRequired[str]
-    license: NotRequired[str]
-    built_for: NotRequired[str]
-    error: NotRequired[str]
 
 
 class ObservedComponent(TypedDict):

@@ -82,12 +82,9 @@ class Found:
         }  # fmt: skip
 
 
-class Reading(TypedDict):
-    """One source's word on a component. full: the package's version in the database; kernel: of a module."""
+class ReadingDetails(TypedDict):
+    """What some sources say beside a version. full: the package's version in the database; kernel: of a module."""
 
-    source: str
-    version: str
-    where: str
     package: NotRequired[str]
     full: NotRequired[str]
     held: NotRequired[bool]
@@ -95,6 +92,14 @@ class Reading(TypedDict):
     license: NotRequired[str]
     built_for: NotRequired[str]
     error: NotRequired[str]
+
+
+class Reading(ReadingDetails):
+    """One source's word on a component."""
+
+    source: str
+    version: str
+    where: str
 
 
 class System(TypedDict):

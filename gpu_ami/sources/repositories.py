@@ -90,7 +90,8 @@ def read_apt(client: Client, repository: Repository, key: Key) -> ReadRepository
     stanzas: dict[str, list[str]] = {}
     for component in [""] if repository.is_flat else repository.components:
         prefix = f"{component}/binary-{repository.architecture}/" if component else ""
-        text = _packages(client, folder, prefix, fields, listed, repository=repository)
+        file, data = _packages_file(client, folder, prefix, fields, listed, repository=repository)
+        text = inflate(data, file.name).decode("utf-8", "replace")
         for name, stanza in _stanzas(text, repository.architecture):
             stanzas.setdefault(name, []).append(stanza)
     return ReadRepository(repository, _index(stanzas), folder, digest(signed), signature)
@@ -149,19 +150,6 @@ def _require_current(fields: dict[str, str], folder: str) -> None:
 def _listed(fields: dict[str, str]) -> dict[str, _File]:
     rows = [line.split() for line in fields.get("SHA256", "").splitlines() if line.strip()]
     return {row[2].removeprefix("./"): _File(row[2], row[0].lower()) for row in rows if len(row) == 3}
-
-
-def _packages(
-    client: Client,
-    folder: str,
-    prefix: str,
-    fields: dict[str, str],
-    listed: dict[str, _File],
-    *,
-    repository: Repository,
-) -> str:
-    file, data = _packages_file(client, folder, prefix, fields, listed, repository=repository)
-    return inflate(data, file.name).decode("utf-8", "replace")
 
 
 def _packages_file(

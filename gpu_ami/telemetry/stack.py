@@ -222,42 +222,59 @@ def topic(urgency: str) -> Template:
     return {"Type": "AWS::SNS::Topic", "Properties": {"Subscription": subscription}}
 
 
-def _filter(alarm: alarms.Alarm, facts: Measured) -> Template:
-    transformation = {
-        "MetricNamespace": ALARMS_NAMESPACE,
-        "MetricName": {"Fn::Sub": f"${{AWS::StackName}}-{alarm.metric}"},
-        "MetricValue": "1",
-        "DefaultValue": 0,
-    }
+def line_filter(name: str, metric: str, group: Template | str, pattern: str) -> Template:
+    """A metric filter that counts lines of a log group; names of the stack are put before name and metric."""
     return {
         "Type": "AWS::Logs::MetricFilter",
         "Properties": {
-            "FilterName": {"Fn::Sub": f"${{AWS::StackName}}-{alarm.name}"},
-            "LogGroupName": {"Fn::If": ["MakesLogGroups", {"Ref": "JsonLogGroup"}, facts.json_log_group]},
-            "FilterPattern": alarm.pattern,
-            "MetricTransformations": [transformation],
+            "FilterName": _of_stack(name),
+            "LogGroupName": group,
+            "FilterPattern": pattern,
+            "MetricTransformations": [
+                {
+                    "MetricNamespace": ALARMS_NAMESPACE,
+                    "MetricName": _of_stack(metric),
+                    "MetricValue": "1",
+                    "DefaultValue": 0,
+                }
+            ],
         },
     }
 
 
+def of_lines(metric: str) -> Template:
+    """An alarm's properties: one line in five minutes. A line has the time of its event, and may arrive later."""
+    return {
+        "Namespace": ALARMS_NAMESPACE,
+        "MetricName": _of_stack(metric),
+        "Statistic": "Sum",
+        "Period": 60,
+        "EvaluationPeriods": 5,
+        "DatapointsToAlarm": 1,
+        "ComparisonOperator": "GreaterThanOrEqualToThreshold",
+        "Threshold": 1,
+    }
+
+
+def _of_stack(name: str) -> Template:
+    return {"Fn::Sub": f"${{AWS::StackName}}-{name}"}
+
+
+def _filter(alarm: alarms.Alarm, facts: Measured) -> Template:
+    group = {"Fn::If": ["MakesLogGroups", {"Ref": "JsonLogGroup"}, facts.json_log_group]}
+    return line_filter(alarm.name, alarm.metric, group, alarm.pattern)
+
+
 def _event_alarm(alarm: alarms.Alarm, facts: Measured) -> Template:
-    """One event in five minutes: an event has the time at which it happened, and may arrive minutes later."""
     topic = [{"Ref": _TOPICS[alarm.urgency]}]
     return {
         "Type": "AWS::CloudWatch::Alarm",
         "Properties": {
-            "AlarmName": {"Fn::Sub": f"${{AWS::StackName}}-{alarm.name}"},
+            "AlarmName": _of_stack(alarm.name),
             "AlarmDescription": alarm.description(facts.json_log_group),
             "AlarmActions": topic,
             "OKActions": topic,
-            "Namespace": ALARMS_NAMESPACE,
-            "MetricName": {"Fn::Sub": f"${{AWS::StackName}}-{alarm.metric}"},
-            "Statistic": "Sum",
-            "Period": 60,
-            "EvaluationPeriods": 5,
-            "DatapointsToAlarm": 1,
-            "ComparisonOperator": "GreaterThanOrEqualToThreshold",
-            "Threshold": 1,
+            **of_lines(alarm.metric),
             "TreatMissingData": "notBreaching",
         },
     }

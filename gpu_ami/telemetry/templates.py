@@ -24,7 +24,7 @@ from gpu_ami.plan import cost
 from gpu_ami.recipes import PlanDocument, SiteAlarm, section
 from gpu_ami.telemetry import alarms, dashboard, instance_alarms, stack
 from gpu_ami.telemetry.instance_alarms import logical_id
-from gpu_ami.telemetry.measurements import ALARMS_NAMESPACE, measured
+from gpu_ami.telemetry.measurements import measured
 
 Template = dict[str, Any]
 SITE_ALARMS_FILE = "site-alarms.yml"
@@ -58,44 +58,13 @@ def _site_alarm_properties(alarm: SiteAlarm) -> Template:
         "AlarmActions": actions,
         "OKActions": actions,
         "TreatMissingData": "notBreaching",
-        **(_of_metric(alarm) if alarm.metric else _of_lines(alarm)),
+        **(_of_metric(alarm) if alarm.metric else stack.of_lines(alarm.name)),
     }
-
-
-def _site_alarm_name(alarm: SiteAlarm) -> Template:
-    return {"Fn::Sub": f"${{AWS::StackName}}-{alarm.name}"}
 
 
 def _site_alarm_filter(alarm: SiteAlarm) -> Template:
     assert alarm.logs
-    counted = {
-        "MetricNamespace": ALARMS_NAMESPACE,
-        "MetricName": _site_alarm_name(alarm),
-        "MetricValue": "1",
-        "DefaultValue": 0,
-    }
-    return {
-        "Type": "AWS::Logs::MetricFilter",
-        "Properties": {
-            "FilterName": _site_alarm_name(alarm),
-            "LogGroupName": alarm.logs.group,
-            "FilterPattern": alarm.logs.pattern,
-            "MetricTransformations": [counted],
-        },
-    }
-
-
-def _of_lines(alarm: SiteAlarm) -> Template:
-    return {
-        "Namespace": ALARMS_NAMESPACE,
-        "MetricName": _site_alarm_name(alarm),
-        "Statistic": "Sum",
-        "Period": 60,
-        "EvaluationPeriods": 5,
-        "DatapointsToAlarm": 1,
-        "ComparisonOperator": "GreaterThanOrEqualToThreshold",
-        "Threshold": 1,
-    }
+    return stack.line_filter(alarm.name, alarm.name, alarm.logs.group, alarm.logs.pattern)
 
 
 def _of_metric(alarm: SiteAlarm) -> Template:
