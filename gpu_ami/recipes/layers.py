@@ -40,7 +40,7 @@ OF_THE_RECIPE = ("flag", "os", "instance_types")
 
 
 _OTHER_TYPE = "EC2 is asked for a type that the facts lack: `gpu-ami plan --where FILE`"
-_OTHER_SYSTEM = "a row of another system in site/facts/operating_systems.yml plans it (docs/site.md)"
+_OTHER_SYSTEM = "for another system, add a row to site/facts/operating_systems.yml (docs/site.md)"
 
 
 def recipe_keys(facts: Facts, registry: Registry, nodes: tuple[str, ...]) -> Keys:
