@@ -96,15 +96,21 @@ def _parsed(line: bytes) -> Optional[Dict[str, Any]]:
 
 def run(monitor: List[str], publisher: Publisher, notifier: Notifier) -> int:
     """Publishes until neuron-monitor ends (its status, at least 1) or SIGTERM (0)."""
-    child = subprocess.Popen(monitor, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     stopped: List[int] = []
+    started: List["subprocess.Popen[bytes]"] = []
 
     def stop(signum: int, _frame: object) -> None:
         stopped.append(signum)
-        child.terminate()
+        for process in started:
+            process.terminate()
 
+    # Before neuron-monitor starts: a SIGTERM in between would end this process alone, and leave the monitor.
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, stop)
+    child = subprocess.Popen(monitor, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    started.append(child)
+    if stopped:
+        child.terminate()
     notifier.send("READY=1", "STATUS=waiting for the first report")
     assert child.stdout is not None
     for line in child.stdout:

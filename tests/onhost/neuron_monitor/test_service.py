@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -127,6 +128,25 @@ def test_service_ends_its_monitor_on_sigterm(tmp_path: Path) -> None:
     running.send_signal(signal.SIGTERM)
     assert running.wait(30) == 0
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_sigterm_while_the_monitor_starts_ends_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def popen(*words: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        children.append(subprocess.Popen(*words, **settings))
+        signal.raise_signal(signal.SIGTERM)
+        return children[0]
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(service, "subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, PIPE=-1))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # red without ending the run of the tests
+    try:
+        assert service.run(["/bin/sleep", "5"], publisher(tmp_path), SimpleNamespace(send=print)) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert children[0].returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(
