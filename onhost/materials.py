@@ -120,11 +120,11 @@ def database(tree: Tree) -> Tuple[str, List[Record]]:
     Debian's files. A running system's rpm is asked: its database may have a log beside it.
     """
     status = tree.text("/var/lib/dpkg/status", 1 << 26)
-    if status is not None and tree.glob("/usr/bin/dpkg-query"):
-        return "dpkg (/var/lib/dpkg/status)", list(dpkg_packages(status))
-    if not tree.root:
-        return asked_rpm(tree) or rpm_file(tree) or ("", [])
-    return rpm_file(tree) or asked_rpm(tree) or ("", [])
+    has_dpkg = status is not None and bool(tree.glob("/usr/bin/dpkg-query"))
+    dpkg = ("dpkg (/var/lib/dpkg/status)", list(dpkg_packages(status or ""))) if has_dpkg else ("", [])
+    rpm = (rpm_file(tree) or asked_rpm(tree)) if tree.root else (asked_rpm(tree) or rpm_file(tree))
+    # A system of one kind may have the other's tool, whose database lists little or nothing.
+    return max((dpkg, rpm or ("", [])), key=lambda found: len(found[1]))
 
 
 def dpkg_packages(status: str) -> Iterator[Record]:

@@ -35,6 +35,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/aws/ne
 LIBRARY_FOLDERS = (
     "/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib",
     "/usr/local/lib64", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/lib64", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu",  # of a system whose /usr is not merged
     "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/opt/amazon/efa/lib*", "/opt/amazon/ofi-nccl/lib*",
     "/opt/amazon/ofi-nccl/lib/*-linux-gnu", "/opt/nvidia/*/lib*", "/opt/intel/oneapi/mkl/*/lib", "/opt/aws/neuron/lib",
 )  # fmt: skip

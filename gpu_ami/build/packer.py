@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import tempfile
+import textwrap
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -303,12 +304,14 @@ def ami_of_manifest(path: Path, region: str) -> str:
 
     UsageError: it is no manifest (of the post-processor `manifest`), or the run wrote none or several AMIs there.
     """
+    hint = 'the post-processor writes it: post-processor "manifest" { output = "packer-manifest.json" }'
     try:
         document = parse_json(read_text(path))
-        builds = [build for build in document["builds"] if isinstance(build, dict)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = 'the post-processor writes it: post-processor "manifest" { output = "packer-manifest.json" }'
+    except (OSError, ValueError) as error:
         raise UsageError(f"{path}: not a manifest of Packer's ({error})", hint=hint) from error
+    if not (isinstance(document, dict) and isinstance(document.get("builds"), list)):
+        raise UsageError(f"{path}: not a manifest of Packer's (expected an object with a list `builds`)", hint=hint)
+    builds = [build for build in document["builds"] if isinstance(build, dict)]
     last = document.get("last_run_uuid")
     of_last = [build for build in builds if build.get("packer_run_uuid") == last]
     builds = of_last if last is not None else builds[-1:]
@@ -317,7 +320,8 @@ def ami_of_manifest(path: Path, region: str) -> str:
     fitting = [artifact.partition(":")[2] for artifact in amis if not region or artifact.startswith(f"{region}:")]
     if len(dict.fromkeys(fitting)) == 1:
         return fitting[0]
-    found = ", ".join(amis) or "no AMI"
+    others = textwrap.shorten(", ".join(filter(None, artifacts)), 200)
+    found = ", ".join(amis) or (f"no AMI ({others})" if others else "no AMI")
     where = f" in {region}" if region else ""
     raise UsageError(f"{path}: expected one AMI of the last run{where}, got {found}", hint="name one with --ami")
 

@@ -39,6 +39,7 @@ _PREFERRED = (
 )  # fmt: skip
 _MANY = 3  # readings of a source that are shown
 MISTAKES_SHOWN = 20
+MOUNT_LINES = 3  # of what mount(8) says
 
 
 @dataclass(frozen=True)
@@ -375,10 +376,13 @@ def load(path: Path) -> Observation:
 SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
 _SECONDS = 300.0
 _WAIT_SECONDS = 600.0
-# Mounts the largest partition and reads it; noload: a journal is not replayed on what must not change.
+_SYSTEM_HAS = ("etc/os-release", "usr/lib/os-release", "etc/passwd")
+NO_SYSTEM = 66  # EX_NOINPUT
+# Mounts a file system and reads it; noload: a journal is not replayed on what must not change.
 _MOUNTED = (
-    'mount -o "ro,noload,loop,offset=$2" -- "$1" "$3" 2>/dev/null || mount -o "ro,loop,offset=$2" -- "$1" "$3"'
-    ' && exec "$4" -IS -c "$5" --root "$3" --request "$6"'
+    '{ mount -o "ro,noload,loop,offset=$2" -- "$1" "$3" 2>/dev/null || mount -o "ro,loop,offset=$2" -- "$1" "$3"; }'
+    f' || exit 1; cd "$3"; ls -d {" ".join(_SYSTEM_HAS)} 2>/dev/null | grep -q . || exit {NO_SYSTEM}; cd /;'
+    ' exec "$4" -IS -c "$5" --root "$3" --request "$6"'
 )
 # A host that is still booting is not judged. `systemctl is-system-running --wait` needs systemd 240.
 _BOOTED = (
@@ -410,36 +414,59 @@ def _boot_of_this_machine() -> str:
 def read_files(path: Path, registry: Registry | None = None) -> Observation:
     """A mounted tree or a raw disk image. UsageError: it is neither, or cannot be mounted here."""
     if path.is_dir():
-        if not any((path / name).exists() for name in ("etc/os-release", "usr/lib/os-release", "etc/passwd")):
+        if not any((path / name).exists() for name in _SYSTEM_HAS):
             raise UsageError(f"{path}: not the root of a system: neither etc/os-release nor etc/passwd is there")
         return _observation(program.observe(str(path.resolve()), False, request(registry)), str(path), registry)
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file or directory", hint="name a mounted tree or a raw disk image")
-    return _observation(_of_disk(path, request(registry)), str(path), registry)
+    if not (path.is_file() or path.is_block_device()):
+        what = "neither a folder nor a disk" if path.exists() else "no such file or directory"
+        raise UsageError(f"{path}: {what}", hint="name a mounted tree or a raw disk image")
+    return _observation(*_of_disk(path, request(registry)), registry)
 
 
-def _of_disk(path: Path, asked: Mapping[str, object]) -> Mapping[str, Any]:
-    import tempfile
-
+def _of_disk(path: Path, asked: Mapping[str, object]) -> tuple[Mapping[str, Any], str]:
+    """What the reading program prints of the largest file system with a system, and its name."""
     from validator.transport import image_files
 
+    try:
+        offsets = image_files.file_systems(path)
+    except image_files.ImageUnusable as fault:
+        raise UsageError(fault.message, hint=fault.hint) from fault
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="run it with sudo") from error
     if os.geteuid() != 0:
         raise UsageError(
             f"{path} can only be mounted by root", hint="run it with sudo, or mount it and name the folder"
         )
+    for offset in offsets:
+        done = _read_disk(path, offset, asked)
+        if done.returncode == 0:
+            where = f"{path} (file system at byte {offset})" if len(offsets) > 1 else str(path)
+            return _document(done.stdout, str(path)), where
+        if done.returncode != NO_SYSTEM:
+            details = [line for line in done.stderr.splitlines() if line.strip()][-MOUNT_LINES:]
+            hint = "mount it yourself, read-only, and name the folder"
+            raise UsageError(
+                f"{path}: the file system at byte {offset} cannot be read here", details=details, hint=hint
+            )
+    raise UsageError(
+        f"{path}: not the disk of a system: neither etc/os-release nor etc/passwd is in its file systems"
+        f" (at byte {', '.join(map(str, offsets))})",
+        hint="of btrfs, mount the subvolume of the root (mount -o subvol=…), and name the folder",
+    )
+
+
+def _read_disk(path: Path, offset: int, asked: Mapping[str, object]) -> process.Completed:
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="gpu-ami-image-") as folder:
-        offset = str(image_files.partition_offset(path))
         text = remote.program("observation")
-        words = [_MOUNTED, "mounted", str(path.resolve()), offset, folder, sys.executable, text]
-        done = process.run(
+        words = [_MOUNTED, "mounted", str(path.resolve()), str(offset), folder, sys.executable, text]
+        return process.run(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", *words, json.dumps(asked)],
             timeout=_SECONDS,
             check=False,
             error=MachineError,
         )
-    if done.returncode != 0:
-        raise UsageError(f"{path}: its file system cannot be read here", details=process.describe(done))
-    return _document(done.stdout, str(path))
 
 
 def read_host(target: Target, registry: Registry | None = None, *, wait: bool = True) -> Observation:

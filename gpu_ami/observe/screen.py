@@ -25,7 +25,8 @@ def _head(observation: Observation) -> Iterator[str]:
     read = observation.document
     family, version = observation.node
     yield f"{read['read_of']}: as found"
-    yield f"  system     {read['os']['name'] or read['os']['id'] or 'unknown'}, {observation.architecture}"
+    architecture = read["architecture"] or "unknown architecture"
+    yield f"  system     {read['os']['name'] or read['os']['id'] or 'unknown'}, {architecture}"
     kernels = ", ".join(read["kernels"]) or "none installed"
     running = f"{read['running_kernel']} runs; " if observation.running else ""
     yield f"  kernel     {running}installed: {kernels}"

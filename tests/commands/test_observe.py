@@ -83,11 +83,13 @@ def test_manifest_of_any_template_names_the_ami(
         ("{}", "not a manifest of Packer's"),
         ("[" * 100_000, "nested too deeply"),
         ('{"builds": [' + "[" * 100_000, "nested too deeply"),
-        ('{"builds": "x"}', "got no AMI"),
+        ('{"builds": "x"}', "expected an object with a list `builds`"),
+        ("[]", "expected an object with a list `builds`"),
+        ('{"builds": [{"artifact_id": "sha256:abc"}]}', r"got no AMI \(sha256:abc\)"),
         ('{"builds": [{"artifact_id": "us-east-1:ami-' + "a" * 5000 + '"}]}', "got no AMI"),
         ('{"builds": [{"artifact_id": "us-east-1:ami-../../../x"}]}', "got no AMI"),
     ],
-    ids=["empty", "deep", "deep-builds", "text", "long", "path"],
+    ids=["empty", "deep", "deep-builds", "text", "list", "docker", "long", "path"],
 )
 def test_what_is_no_manifest_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "packer-manifest.json"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from gpu_ami.recipes.components import components, of_role
 from onhost import observation as program
 from tests.observe import foreign_images as foreign
 from tests.observe import foreign_pipelines as pipelines
+from tests.validator.transport.test_image_files import EXT4, gpt, write_disk
 
 
 def test_every_component_with_a_version_says_how_it_is_observed() -> None:
@@ -135,3 +138,71 @@ def test_observations_are_compared_as_plans_are(tmp_path: Path, capsys: pytest.C
     printed = capsys.readouterr().out
     assert "nvidia_driver.version: 580.178.04 → 580.159.03" in printed
     assert "os.id: ubuntu → debian" in printed
+
+
+def test_libraries_outside_usr_are_read(tmp_path: Path) -> None:
+    image = foreign.Image(tmp_path / "root", "rocky9")
+    image.libraries("580.178.04", "lib64")
+    driver = observe.read_files(image.done()).found["nvidia_driver"]
+    assert driver.by_source["library file"] == ["580.178.04"]
+
+
+def test_the_architecture_of_a_tree_without_programs_is_unknown(tmp_path: Path) -> None:
+    image = foreign.Image(tmp_path / "root", "debian12")
+    (tmp_path / "root/usr/bin/env").unlink()
+    observed = observe.read_files(image.done())
+    assert "Debian GNU/Linux 12 (bookworm), unknown architecture" in screen.text(observed, [], [])
+
+
+@pytest.mark.parametrize("name", ["missing", "fifo"])
+def test_what_is_neither_folder_nor_disk_is_said(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(UsageError) as caught:
+        observe.read_files(tmp_path / name)
+    expected = "no such file or directory" if name == "missing" else "neither a folder nor a disk"
+    assert caught.value.message == f"{tmp_path / name}: {expected}"
+
+
+def ended(code: int, output: str = "", errors: str = "") -> SimpleNamespace:
+    return SimpleNamespace(returncode=code, stdout=output, stderr=errors)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A disk with a data partition that is larger than that of the system."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return write_disk(tmp_path / "disk.raw", gpt((2048, 9999), (10000, 99999)), (2048, EXT4), (10000, EXT4))
+
+
+def test_the_file_system_with_a_system_is_read(disk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    document = json.dumps(observe.read_files(foreign.ecs_base(tmp_path / "root")).document)
+    asked: list[str] = []
+
+    def run(command: list[str], **_options: object) -> SimpleNamespace:
+        asked.append(command[9])
+        return ended(0, document) if asked[-1] == str(2048 * 512) else ended(observation.NO_SYSTEM)
+
+    monkeypatch.setattr(observation.process, "run", run)
+    assert observe.read_files(disk).document["read_of"] == f"{disk} (file system at byte 1048576)"
+    assert asked == [str(10000 * 512), str(2048 * 512)]
+
+
+def test_a_disk_without_a_system_is_said(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observation.process, "run", lambda *_, **__: ended(observation.NO_SYSTEM))
+    with pytest.raises(UsageError, match="not the disk of a system: neither etc/os-release nor etc/passwd"):
+        observe.read_files(disk)
+
+
+def test_a_mount_that_fails_is_said_in_a_few_lines(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = "\n".join([*(f"line {number}" for number in range(20)), "", "mount: unknown filesystem type 'btrfs'."])
+    monkeypatch.setattr(observation.process, "run", lambda *_, **__: ended(1, "", errors))
+    with pytest.raises(UsageError, match="the file system at byte 5120000 cannot be read here") as caught:
+        observe.read_files(disk)
+    assert caught.value.details == ("line 18", "line 19", "mount: unknown filesystem type 'btrfs'.")
+
+
+def test_another_kind_of_file_is_no_disk(tmp_path: Path) -> None:
+    (tmp_path / "disk.qcow2").write_bytes(b"QFI\xfb\0\0\0\3")
+    with pytest.raises(UsageError, match="a qcow2 image, expected a raw disk image") as caught:
+        observe.read_files(tmp_path / "disk.qcow2")
+    assert caught.value.hint == "qemu-img convert -O raw IMAGE disk.raw"

@@ -131,6 +131,22 @@ def test_a_running_system_asks_its_rpm_first(monkeypatch: pytest.MonkeyPatch, tm
     assert program.database(program.Tree(""))[0] == "rpm (rpm -qa)"
 
 
+@pytest.mark.parametrize(("system", "other"), [("al2023", "debian12"), ("debian12", "al2023")])
+def test_the_other_tool_s_database_lists_little(system: str, other: str, tmp_path: Path) -> None:
+    """`dnf install dpkg` and `apt install rpm` bring a database that knows none of the system's packages."""
+    of_system = foreign.Image(tmp_path / "root", system)
+    of_system.install("nvidia-driver", "nvidia-persistenced", version="580.178.04-1")
+    of_system.done()
+    of_other = foreign.Image(tmp_path / "other", other)
+    of_other.done()
+    for path in ("var/lib/dpkg/status", "usr/bin/dpkg-query", "usr/lib/sysimage/rpm/rpmdb.sqlite"):
+        if (tmp_path / "other" / path).exists():
+            of_system.write_bytes(path, (tmp_path / "other" / path).read_bytes())
+    name, packages = program.database(program.Tree(str(tmp_path / "root")))
+    assert name.partition(" ")[0] == ("rpm" if system == "al2023" else "dpkg")
+    assert len(packages) == 3
+
+
 def test_links_of_a_tree_stay_within_it(tmp_path: Path) -> None:
     """os-release and the modules' folder are those of the tree, also behind absolute links."""
     (tmp_path / "etc").mkdir()

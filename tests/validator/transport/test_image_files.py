@@ -34,21 +34,77 @@ def gpt(*rows: tuple[int, int]) -> bytes:
     return mbr((0xEE, 1, 1000)) + header.ljust(512, b"\0") + entries.ljust(512, b"\0")
 
 
+EXT4, LVM, LUKS = (0x438, b"\x53\xef"), (0x218, b"LVM2 001"), (0, b"LUKS\xba\xbe")
+NTFS, SWAP, XFS = (3, b"NTFS    "), (0xFF6, b"SWAPSPACE2"), (0, b"XFSB")
+
+
+def write_disk(path: Path, table: bytes, *contents: tuple[int, tuple[int, bytes]], sectors: int = 100000) -> Path:
+    """A disk with a table, and at the first sectors of its partitions the bytes that show what they have."""
+    with path.open("wb") as file:
+        file.write(table)
+        for start, (offset, magic) in contents:
+            file.seek(start * 512 + offset)
+            file.write(magic)
+        file.truncate(sectors * 512)
+    return path
+
+
 @pytest.mark.parametrize(
-    ("disk", "offset"),
+    ("table", "contents", "offsets"),
     [
-        (mbr((0x83, 2048, 5000)), 2048 * 512),
-        (mbr((0xEF, 2048, 500), (0x83, 4096, 9000)), 4096 * 512),
-        (gpt((2048, 4095), (4096, 99999), (34, 2047)), 4096 * 512),
-        (gpt(), 0),
-        (b"\0" * 4096, 0),  # a file system without a table
-        (b"", 0),
+        (mbr((0x83, 2048, 5000)), [(2048, EXT4)], [2048]),
+        (mbr((0xEF, 2048, 500), (0x83, 4096, 9000)), [(4096, XFS)], [4096]),
+        (gpt((2048, 4095), (4096, 99999), (34, 2047)), [(2048, EXT4), (4096, EXT4)], [4096, 2048]),
+        (gpt((2048, 4095), (4096, 99999)), [(2048, EXT4), (4096, LVM)], [2048]),
+        (b"", [(0, EXT4)], [0]),  # a file system without a table
+        (b"\0" * 510 + b"\x55\xaa", [(0, EXT4)], [0]),  # with a boot sector
+        (mbr((0x83, 2048, 5000), (0x83, 8000, 99999)), [(2048, EXT4), (8000, EXT4)], [2048]),  # the other is cut off
     ],
 )
-def test_largest_partition_is_used(tmp_path: Path, disk: bytes, offset: int) -> None:
-    path = tmp_path / "disk.raw"
-    path.write_bytes(disk)
-    assert image_files.partition_offset(path) == offset
+def test_file_systems_are_found(
+    tmp_path: Path, table: bytes, contents: list[tuple[int, tuple[int, bytes]]], offsets: list[int]
+) -> None:
+    disk = write_disk(tmp_path / "disk.raw", table, *contents)
+    assert image_files.file_systems(disk) == [sector * 512 for sector in offsets]
+
+
+@pytest.mark.parametrize(
+    ("table", "contents", "message"),
+    [
+        (b"", [], "a file system of Linux, got no partition table (48.8 MiB): unknown content; name a mounted"),
+        (gpt(), [], "got no partition table (48.8 MiB): unknown content"),
+        (gpt((2048, 4095), (4096, 9999)), [(4096, LVM)], "partition 2 (2.88 MiB): LVM; vgchange -ay: open it, mou"),
+        (gpt((2048, 9999)), [(2048, LUKS)], "got partition 1 (3.88 MiB): LUKS (encrypted); cryptsetup open"),
+        (
+            gpt((2048, 4095), (4096, 99999)), [(2048, SWAP), (4096, NTFS)],
+            "got partition 1 (1 MiB): swap; partition 2 (46.8 MiB): NTFS (Windows); gpu-ami reads images of Linux",
+        ),
+        (b"\0" * 510 + b"\x55\xaa", [(0, NTFS)], "got no partition table (48.8 MiB): NTFS (Windows)"),
+        (
+            mbr((0x83, 2048, 999999)), [(2048, EXT4)],
+            "partition 1 (488 MiB): ext4 ends at byte 513048064, and the file at byte 51200000; it is cut off",
+        ),
+        (b"QFI\xfb", [], "a qcow2 image, expected a raw disk image; qemu-img convert -O raw IMAGE disk.raw"),
+        (b"KDMV", [], "a VMDK image, expected a raw disk image; qemu-img convert"),
+        (b"etc/\0".ljust(257, b"\0") + b"ustar", [], "a tar archive (OVA, docker save), expected a raw disk ima"),
+        (b"\x1f\x8b", [], "a gzip file, expected a raw disk image; unpack it"),
+        (b"<?xml version='1.0'?><Envelope", [], "a text of XML (OVF), expected a raw disk image"),
+        (b'{"schema": "gpu-ami/observation/1"}', [], "a text of JSON, expected a raw disk image; --read takes an obs"),
+    ],
+)  # fmt: skip
+def test_what_is_on_the_disk_instead_is_said(
+    tmp_path: Path, table: bytes, contents: list[tuple[int, tuple[int, bytes]]], message: str
+) -> None:
+    disk = write_disk(tmp_path / "disk.raw", table, *contents)
+    with pytest.raises(ImageUnusable) as caught:
+        image_files.file_systems(disk)
+    assert f"{disk}: " in str(caught.value) and message in str(caught.value)
+
+
+def test_an_empty_file_is_no_disk(tmp_path: Path) -> None:
+    (tmp_path / "disk.raw").touch()
+    with pytest.raises(ImageUnusable, match="an empty file; name a mounted tree or a raw disk image"):
+        image_files.file_systems(tmp_path / "disk.raw")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +116,8 @@ def test_a_header_says_anything(tmp_path: Path, table: int, size: int) -> None:
     path = tmp_path / "disk.raw"
     path.write_bytes(mbr((0xEE, 1, 1000)) + header.ljust(512, b"\0") + b"\1" * 2048)
     os.truncate(path, 1 << 36)
-    assert image_files.partition_offset(path) == 0
+    with pytest.raises(ImageUnusable, match=r"got no partition table \(64 GiB\): unknown content"):
+        image_files.file_systems(path)
 
 
 def test_not_there(tmp_path: Path) -> None:
@@ -163,7 +220,7 @@ def test_checks_run_in_a_tree(tree: Path, tmp_path: Path) -> None:
 @entering
 def test_unusable_image_is_reported_once(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
-    disk.write_bytes(b"\0" * 4096)
+    write_disk(disk, b"", (0, EXT4), sectors=8)
     found = run_checks(disk, tmp_path, "def test_a(host):\n    host.run('true')\n" * 2 + CHECKS.partition("@")[0])
     messages = {one["message"] for one in found["checks"]}
     assert {one["verdict"] for one in found["checks"]} == {"UNPROVEN"} and len(messages) == 1
