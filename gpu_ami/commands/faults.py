@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
     from gpu_ami.region import Session
-    from gpu_ami.validate import Proof, ProofOptions
+    from gpu_ami.validate import Proof
 
 _EPILOG = """\
 Boots the image once and runs a clean proof, then injects each fault of gpu_ami/faults/definitions/*.yml in turn, runs
@@ -40,7 +40,7 @@ examples:
   gpu-ami faults --after metric-removed            faults that come after that one
   gpu-ami faults --together                        several distinguishable faults at a time: a third of the time
   gpu-ami faults --proofs 20                       twenty clean proofs first, to find false alarms
-  gpu-ami faults out/ami-0123456789abcdef0         an AMI that others built, after gpu-ami prove --ami
+  gpu-ami faults out/observed                      an AMI that others built, after gpu-ami observe --ami or prove --ami
   gpu-ami faults --list
 """
 
@@ -95,7 +95,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     from gpu_ami.faults import catalogue, trials
     from gpu_ami.plan import PLAN_FILE, Plan
     from gpu_ami.region import SessionRequest
-    from gpu_ami.validate import BUSY, Proof, image_proof
+    from gpu_ami.validate import BUSY, Proof, ProofOptions, image_proof
     from validator.plan import OBSERVED
 
     if args.proofs < 1:
@@ -103,16 +103,19 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     stages.require_waivers(args.waivers)
     out = stages.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
-    ami = _proven_ami(out) if plan.document.get("origin") == OBSERVED else image.load(out).ami
+    is_as_found = plan.document.get("origin") == OBSERVED
+    ami = _observed_ami(plan) if is_as_found else image.load(out).ami
     kind = image_proof.choose_types(plan.document, args.instance_type)[0]
     record = catalogue.Record.load(out / FAULTS_FILE, ami, kind)
     scope = chosen if args.only else catalogue.load(trials.folder(), more=_site_faults(args))
+    if is_as_found:
+        chosen, scope = (catalogue.judged_as_found(some, plan.document["roles"]) for some in (chosen, scope))
     if args.resume:
         chosen = [fault for fault in chosen if not record.is_seen(fault)]
     if not chosen and args.proofs == 1:
         return Outcome(record.summary(scope), record.to_json(), 0)
     with pipeline.open_session(SessionRequest(args.where), progress) as session:
-        if plan.document.get("origin") != OBSERVED:
+        if not is_as_found:
             session.region.prepare(plan.document)  # packages that some faults install
         options = [BUSY, *stages.golden_folders()]  # a fault may slow the machine down
         options += [f"--waivers={args.waivers}"] if args.waivers else []
@@ -126,11 +129,14 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     return Outcome(record.summary(scope), record.to_json(), 0 if record.is_good(scope) else 1)
 
 
-def _proven_ami(out: Path) -> str:
-    """The AMI that others built and whose proof (`prove --ami`) is in a folder. UsageError: there is none."""
-    from gpu_ami.report import document
+def _observed_ami(plan: Plan) -> str:
+    """The AMI that others built, and that was observed. UsageError: a host or files were."""
+    from gpu_ami.errors import UsageError
 
-    return document.load(out / document.REPORT_FILE).image
+    if not plan.image.startswith("ami-"):
+        hint = "faults are injected into a machine of an AMI: gpu-ami observe --ami AMI -o OUT"
+        raise UsageError(f"{plan.image}: observed as a host or as files, not as an AMI", hint=hint)
+    return plan.image
 
 
 @contextlib.contextmanager

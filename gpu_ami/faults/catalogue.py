@@ -6,6 +6,8 @@ The faults are data, `gpu_ami/faults/definitions/<role>.yml`, a list of
     inject         sh script, run as root, that creates the defect
     revert         sh script that removes it, also after an incomplete `inject`; backups are kept in /run
     caught_by      the check that must fail
+    as_found       of an AMI that others built, where caught_by needs a promise of a recipe: the check that must fail in
+                   its place, or `findings::ID`, a finding of `gpu-ami observe`
     also           checks (patterns) that may fail too, with the reason as a comment
     last           a number, for a fault whose effect cannot be reverted: tried after all others, lowest first
     alone          true if it removes what other faults need, such as the driver
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -36,6 +38,7 @@ NOT_TRIED = "not tried"
 OUT_OF_SCOPE = "out of scope"  # this image or instance type cannot have the defect
 ANY_FILE = "inventory::"  # its checks compare every file of the machine, so any fault may make them fail
 OF_A_NODE = "node_in_"  # checks of tier TN: they run in a pass of their own
+A_FINDING = "findings::"  # no check: what `observe` says of an image as found
 _OUTCOMES = (DETECTED, MISSED, WRONG_CHECK, COLLATERAL, NOT_INJECTED, NOT_REVERTED, OUT_OF_SCOPE, NOT_TRIED)
 _GOOD = (DETECTED, OUT_OF_SCOPE)
 _SCRIPT = Text("rm -f /etc/hosts", r"[\s\S]+")
@@ -46,6 +49,7 @@ _GRAMMAR = Keys(
         "inject": _SCRIPT,
         "revert": _SCRIPT,
         "caught_by": Text("nvidia_driver::test_versions", r"\S+"),
+        "as_found": Text("observed::test_sources_agree", r"\S+"),
         "also": ListOf(Text("logs::*", r"\S+")),
         "last": Integer(1, 1000),
         "alone": Flag(),
@@ -66,6 +70,7 @@ class Fault:
     inject: str
     revert: str
     caught_by: str
+    as_found: str = ""
     also: tuple[str, ...] = ()
     live: bool = False
     alone: bool = False
@@ -129,6 +134,16 @@ def load(folder: Path, only: Sequence[str] = (), after: str = "", more: Sequence
     ordered = sorted(faults, key=lambda fault: fault.last)
     first = [fault.id for fault in ordered].index(after) + 1 if after else 0
     return [fault for fault in ordered[first:] if not only or fault.id in only]
+
+
+def judged_as_found(faults: Sequence[Fault], observed: Sequence[str]) -> list[Fault]:
+    """The faults as an image shows them of which no recipe promises anything. observed: its components."""
+    return [
+        replace(fault, caught_by=fault.as_found)
+        if fault.as_found and fault.caught_by.partition("::")[0] in observed
+        else fault
+        for fault in faults
+    ]
 
 
 def _name(row: Any, number: int) -> str:

@@ -21,6 +21,7 @@ from gpu_ami.errors import MachineError
 from gpu_ami.faults import catalogue
 from gpu_ami.faults.catalogue import CleanProof, Fault, Trial
 from gpu_ami.validate import Proof, Target
+from validator.plan import OBSERVED
 
 if TYPE_CHECKING:
     from validator.results import CheckRecord
@@ -64,6 +65,7 @@ class FaultSession:
         self.target = target
         self.join = join
         self.known: list[str] = []  # ids of the checks that gave a verdict on the machine without a fault
+        self.findings: set[str] = set()  # of `observe`, on the machine without a fault
         self._connection: Connection | None = None
 
     def __enter__(self) -> FaultSession:
@@ -79,6 +81,8 @@ class FaultSession:
         checks = self.proof.check(self.target, options=options).checks
         checks = (*checks, *self._node_checks(self.proof))
         self.known = [check.id for check in checks if check.verdict != "UNPROVEN" and not check.waived]
+        if self._is_as_found:
+            self.findings = set(self.observe())
         return CleanProof(when, len(checks), round(time.monotonic() - started, 1), _red(checks))
 
     def try_all(
@@ -144,7 +148,7 @@ class FaultSession:
         if self._beyond(fault):
             return set()
         allowed = {name for name in self.known if any(fnmatch.fnmatchcase(name, also) for also in fault.also)}
-        named = {name for name in self.known if catalogue.is_named(fault, name)}
+        named = {fault.caught_by, *(name for name in self.known if catalogue.is_named(fault, name))}
         touched = {match[1] or match[2] for match in _TOUCHED.finditer(fault.inject)}
         # A unit is not restarted while another fault has replaced its program.
         programs = {Path(name).name for name in touched if Path(name).parent.name in ("bin", "sbin")}
@@ -192,7 +196,10 @@ class FaultSession:
 
     def _beyond(self, fault: Fault) -> str:
         """Why the fault does not apply to this image and instance type; "" if it applies."""
-        if not any(catalogue.is_named(fault, name) for name in self.known):
+        if fault.caught_by.startswith(catalogue.A_FINDING):
+            if not self._is_as_found or fault.caught_by in self.findings:
+                return f"{fault.caught_by} shows nothing on this machine"
+        elif not any(catalogue.is_named(fault, name) for name in self.known):
             return f"{fault.caught_by} gives no verdict on this machine"
         fits = fnmatch.fnmatchcase(self.target.instance_type, fault.instance_type)
         return "" if fits else f"only on {fault.instance_type}"
@@ -249,7 +256,29 @@ class FaultSession:
             checks = (*checks, *self._node_checks(trial))
         if checks and all(_is_unreachable(check) for check in checks):
             raise NotJudged(checks[0].message)
-        return _red(checks)
+        return _red(checks) | self._new_findings(faults)
+
+    @property
+    def _is_as_found(self) -> bool:
+        return bool(self.proof.plan and self.proof.plan.get("origin") == OBSERVED)
+
+    def observe(self) -> dict[str, str]:
+        """What `gpu-ami observe` finds on the machine, but for its notes: findings::ID → text."""
+        from gpu_ami import observe
+        from gpu_ami.recipes import load_facts
+        from validator.transport import ssh
+
+        target = self.target
+        url = ssh.parse_url(target.url, key_file=target.key_file, known_hosts=target.known_hosts)
+        facts, observation = load_facts(), observe.read_host(url, wait=False)
+        context = observe.context_of(observation, facts, [target.instance_type])
+        found = observe.findings_of(observation, facts, context)
+        return {f"{catalogue.A_FINDING}{one.id}": one.text for one in found if one.level is not observe.Level.NOTE}
+
+    def _new_findings(self, faults: Sequence[Fault]) -> dict[str, str]:
+        """Findings that the faults must cause, and that the machine did not have before."""
+        asked = {fault.caught_by for fault in faults if fault.caught_by.startswith(catalogue.A_FINDING)}
+        return {name: text for name, text in self.observe().items() if name in asked} if asked else {}
 
     def _node_checks(self, proof: Proof) -> Sequence[CheckRecord]:
         """The checks of tier TN, in a pass of their own; none where the image joins no cluster."""

@@ -174,6 +174,11 @@ def _modules(observation: Observation) -> Iterator[Finding]:
         text = "the driver's module is there without its libraries (libcuda.so.1, libnvidia-ml.so.1): nothing computes"
         advice = "install the driver's compute package; an image for NVIDIA's driver container needs no module either"
         yield Finding("no-libraries", Level.WARNING, "nvidia_driver", text, _MANUALS["observed"], advice)
+    built_by_dkms = [name for name in driver.packages if name.endswith("-dkms")]
+    if on_disk and built_by_dkms and not {"DKMS", "driver tree"} & set(driver.by_source):
+        text = f"{built_by_dkms[0]} is installed, and DKMS does not know the driver: a new kernel gets no module of it"
+        advice = f"dkms add -m nvidia -v {driver.version}, or reinstall {built_by_dkms[0]}"
+        yield Finding("dkms", Level.WARNING, "nvidia_driver", text, _MANUALS["kernels"], advice)
     with_uvm = observation.settings.get("uvm_for")
     if with_uvm is not None and (lacking := sorted({str(row["kernel"]) for row in on_disk} - set(with_uvm))):
         text = f"kernel {', '.join(lacking)} has the module nvidia and not nvidia-uvm: CUDA ends with error 999"

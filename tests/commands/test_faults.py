@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from gpu_ami import cli
 from gpu_ami.commands.faults import MACHINES, try_on_machines
 from gpu_ami.errors import MachineError
 from gpu_ami.faults.catalogue import CleanProof, Fault, Record, Trial
 from gpu_ami.faults.trials import NotRestoredError
 from gpu_ami.progress import Progress
+from tests.observe import foreign_images as foreign
 
 FAULTS = [Fault(name, "b", "break", "mend", "boot::test_a") for name in ("a", "b", "c", "d")]
 ARGS = argparse.Namespace(proofs=2, together=False)
@@ -98,3 +100,12 @@ def test_a_machine_that_is_red_from_the_beginning_ends_it(tmp_path: Path) -> Non
     with pytest.raises(MachineError, match="1 check failed before any fault"):
         tried_on(machines, tmp_path / "faults.json")
     assert machines.ended == 2
+
+
+def test_a_host_that_was_observed_has_no_ami_to_inject_faults_into(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, out = foreign.distribution_driver(tmp_path / "root"), tmp_path / "out"
+    assert cli.main(["observe", "--root", str(root), "-o", str(out)]) == 0
+    assert cli.main(["faults", str(out)]) == 2
+    assert "root: observed as a host or as files, not as an AMI" in capsys.readouterr().err

@@ -14,6 +14,7 @@ import validator
 from gpu_ami.errors import UsageError
 from gpu_ami.faults import catalogue
 from gpu_ami.faults.catalogue import CleanProof, Fault, Record, Trial
+from gpu_ami.observe import findings
 
 FOLDER = Path(catalogue.__file__).parent / "definitions"
 CHECKS = Path(validator.__file__).parent / "checks"
@@ -37,6 +38,24 @@ def test_every_fault_names_checks_that_exist() -> None:
             assert fnmatch.filter(names, pattern.partition("[")[0].rstrip("*") + "*"), (
                 f"{fault.id}: {pattern} fits no check"
             )
+
+
+def test_every_fault_of_an_image_as_found_names_a_check_or_a_finding() -> None:
+    tree = ast.parse(Path(findings.__file__).read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"]
+    ids = {f"findings::{call.args[0].value!s}" for call in calls if isinstance(call.args[0], ast.Constant)}
+    named = {fault.as_found for fault in catalogue.load(FOLDER)} - {""}
+    assert "findings::not-held" in named & ids
+    assert named <= ids | check_names()
+
+
+def test_a_fault_is_judged_as_found_by_what_needs_no_recipe() -> None:
+    other = Fault(**GOOD, as_found="observed::test_b")  # type: ignore[arg-type]
+    assert [each.caught_by for each in catalogue.judged_as_found([other, X], ["boot"])] == [
+        "observed::test_b",
+        X.caught_by,
+    ]
+    assert catalogue.judged_as_found([other], ["nvidia_driver"]) == [other], "the image has no such component"
 
 
 def test_every_role_and_stage_has_two_faults() -> None:

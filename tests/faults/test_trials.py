@@ -387,3 +387,38 @@ def test_checks_that_read_every_file_run_only_where_a_fault_names_them(
 def test_a_group_runs_what_one_of_its_faults_needs(session: FaultSession) -> None:
     session.known += INVENTORY
     assert session.options(fault(caught_by=INVENTORY[0]), fault(caught_by=INVENTORY[1]))[4:] == []
+
+
+@pytest.fixture
+def as_found(session: FaultSession, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> FaultSession:
+    """A machine of an AMI that others built: a finding that is always there, and one that the fault causes."""
+    machine.breaks |= {"unhold": {"findings::not-held"}}
+
+    def observe(_: FaultSession) -> dict[str, str]:
+        return {name: "it is" for name in {"findings::nouveau"} | machine.red if name.startswith("findings::")}
+
+    monkeypatch.setattr(FaultSession, "observe", observe)
+    plan: Any = {"origin": "observed", "telemetry": {"interval_s": 10}}
+    session.proof = dataclasses.replace(session.proof, plan=plan)
+    session.prove("as found")
+    return session
+
+
+def test_a_finding_detects_a_fault_of_an_image_as_found(as_found: FaultSession) -> None:
+    trial = as_found.try_one(fault(inject="unhold", caught_by="findings::not-held"))
+    assert (trial.outcome, trial.red, trial.message) == ("detected", ("findings::not-held",), "it is")
+    assert as_found.try_one(fault()).red == ("boot::test_a",), "findings are read for faults that they alone show"
+
+
+def test_a_finding_that_was_there_before_shows_no_fault(as_found: FaultSession) -> None:
+    trial = as_found.try_one(fault(caught_by="findings::nouveau"))
+    assert (trial.outcome, trial.message) == ("out of scope", "findings::nouveau shows nothing on this machine")
+
+
+def test_an_image_with_a_plan_has_no_findings(session: FaultSession) -> None:
+    assert session.try_one(fault(caught_by="findings::not-held")).outcome == "out of scope"
+
+
+def test_faults_with_one_finding_are_tried_one_after_the_other(as_found: FaultSession) -> None:
+    faults = [fault(id=name, inject=f"rm /etc/{name}", caught_by="findings::not-held") for name in ("x", "y")]
+    assert [[each.id for each in group] for group in as_found.groups(faults)] == [["x"], ["y"]]

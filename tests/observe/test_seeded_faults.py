@@ -116,6 +116,10 @@ def unfinished(image: foreign.Image) -> None:
                                                  "Package: nvidia-open\nStatus: hold ok half-configured"))  # fmt: skip
 
 
+def dkms_forgot(image: foreign.Image) -> None:
+    image.install("nvidia-kernel-open-dkms", version=f"{DRIVER}-1", held=True)
+
+
 def moved_config(image: foreign.Image) -> None:
     """The wizard's file was never fetched."""
     shutil.move(image.root / PART, image.root / foreign.AGENT / "bin/config.json")
@@ -188,6 +192,7 @@ FAULTS: dict[str, tuple[Callable[[foreign.Image], None], str | None]] = {
         lambda image: image.module(KERNEL, "nova_core", "", "GPL", "kernel/drivers/gpu/nova-core"), "nouveau"
     ),
     "driver not held": (lambda image: image.install(*image.packages, version=f"{DRIVER}-1"), "not-held"),
+    "DKMS forgot the driver": (dkms_forgot, "dkms"),
     "driver half configured": (unfinished, "unfinished"),
     "fabric manager of another version": (
         lambda image: image.install("nvidia-fabricmanager", version=f"{OTHER}-1"), "fabric_manager-version",

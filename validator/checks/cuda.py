@@ -44,6 +44,12 @@ def _runtime(host: Any, plan: PlanDocument, observe: Observe) -> tuple[tuple[int
     return version(int(library.value)), library.file
 
 
+def _login(host: Any) -> tuple[str, str]:
+    """Path of nvcc, "" if there is none, and LD_LIBRARY_PATH of a login shell."""
+    first, _, last = host.run(_LOGIN).stdout.rpartition("LD_LIBRARY_PATH=")
+    return first.strip().splitlines()[-1] if first.strip() else "", last
+
+
 def _driver(host: Any, observe: Observe) -> tuple[tuple[int, int], str]:
     library = shared_libraries.call(host, observe, "libcuda.so.1", "cuDriverGetVersion", "int*")
     return version(int(library.value)), library.file
@@ -78,13 +84,17 @@ def test_runtime_on_the_loader_path_is_the_planned_one(host: Any, plan: PlanDocu
 
 @pytest.mark.needs("promise")
 def test_login_shells_find_the_toolkit(host: Any, observe: Observe) -> None:
-    """A login shell has the toolkit in PATH and no stub or compat libraries in LD_LIBRARY_PATH."""
-    first, _, last = host.run(_LOGIN).stdout.rpartition("LD_LIBRARY_PATH=")
-    compiler = first.strip().splitlines()[-1] if first.strip() else ""
-    observe([compiler, last], ["/usr/local/cuda/bin/nvcc", ""])
+    """A login shell has the toolkit in PATH."""
+    compiler, _ = _login(host)
+    observe(compiler, "/usr/local/cuda/bin/nvcc")
     if compiler != "/usr/local/cuda/bin/nvcc":
         observe.fail(f"nvcc of a login shell: expected /usr/local/cuda/bin/nvcc, got {compiler or 'none'}")
-    # Stub and compat directories have a libcuda of their own, which would replace the driver's.
+
+
+def test_login_shells_find_the_driver_s_libcuda(host: Any, observe: Observe) -> None:
+    """A login shell has no stub or compat libraries in LD_LIBRARY_PATH. Their libcuda would replace the driver's."""
+    _, last = _login(host)
+    observe(last, "neither compat nor stubs")
     shadowing = [name for name in last.split(":") if re.search(r"/(compat|stubs)/?$", name)]
     if shadowing:
         observe.fail(f"LD_LIBRARY_PATH of a login shell: {', '.join(shadowing)} precedes the driver's libcuda")

@@ -85,8 +85,9 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         "FAIL",
         "nvcc of a login shell: expected /usr/local/cuda/bin/nvcc, got none",
     ),
+    (cuda.test_login_shells_find_the_driver_s_libcuda, {"env*": LOGIN}, plan(), "PASS", ""),
     (
-        cuda.test_login_shells_find_the_toolkit,
+        cuda.test_login_shells_find_the_driver_s_libcuda,
         {"env*": LOGIN + "/opt/x:/usr/local/cuda-12.6/compat"},
         plan(),
         "FAIL",
