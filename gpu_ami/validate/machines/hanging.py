@@ -33,8 +33,14 @@ _OF_THE_IMAGE = re.compile(
     r"(?:nvidia-|nv-|dcgm|aws-hw-monitor|amazon-cloudwatch-agent|gpu-ami-|neuron|docker\.|containerd\.|kubelet\.|slurm|efa|gdrcopy|"
     r"nvidia\b|hpc-|lustre)"
 )
-# systemd's words on the console: [ ***  ] A start job is running for NVIDIA fabric manager service (3min 4s / 15min)
-_ON_CONSOLE = re.compile(r"A (?:start|stop) job is running for (?P<what>[^\r\n]{1,200}?) \((?P<time>[^()\r\n]{1,60})\)")
+# systemd's words on the console, before release 247 and since (src/core/manager.c); a narrow one cuts the middle out:
+# [ ***  ] A start job is running for NVIDIA fabric manager service (3min 4s / 15min)
+# [ ***  ] (1 of 2) Job systemd-networkd-wait-online.se…tart running (1min 47s / no limit)
+_ON_CONSOLE = re.compile(
+    r"(?:A (?:start|stop) job is running for (?P<what>[^\r\n]{1,200}?)|\bJob (?P<unit>[^\s/…]{1,200})\S{0,200} running)"
+    r" \((?P<time>[^()\r\n]{1,60})\)"
+)
+_LOGIN_PROMPT = re.compile(r"^\S+ login: ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,21 @@ def _unit(values: dict[str, str], uptime: float | None) -> Hanging:
     return Hanging(values["Id"], state, seconds, limit, *files, values.get("Package", ""))
 
 
-def on_console(console: str) -> str:
-    """The job that systemd names last on the console, with its time; "" for none."""
-    jobs = _ON_CONSOLE.findall(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", console))
-    return f"still starting, by its console: {jobs[-1][0]} ({jobs[-1][1]})" if jobs else ""
+@dataclass(frozen=True)
+class ConsoleJob:
+    """A job of systemd that the console shows as running: its unit or description, and its time and limit."""
+
+    name: str
+    time: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.time})"
+
+
+def on_console(console: str) -> ConsoleJob | None:
+    """The job that systemd named last on the console; None where it names none, or the boot went on to its login."""
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", console)
+    jobs = list(_ON_CONSOLE.finditer(text))
+    if not jobs or _LOGIN_PROMPT.search(text, jobs[-1].end()):
+        return None
+    return ConsoleJob(jobs[-1]["what"] or jobs[-1]["unit"], jobs[-1]["time"])

@@ -185,8 +185,9 @@ def read_boot_id(connection: Connection) -> str:
         raise
 
 
-def _seldom(look: Callable[[], None], seconds: float = LOOK_SECONDS, first: float = 0.0) -> Callable[[], None]:
+def _seldom(look: Callable[[], None], every: float | None = None, first: float = 0.0) -> Callable[[], None]:
     """The same, but at most every few seconds: each call asks AWS. first: seconds before the first call."""
+    seconds = LOOK_SECONDS if every is None else every
     last = time.monotonic() - seconds + first
 
     def at_most() -> None:

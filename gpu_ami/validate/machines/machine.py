@@ -23,6 +23,7 @@ from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.login import (
     CLOUD_INIT,
     SYSTEMD,
+    WAIT_SECONDS,
     BootListener,
     Settling,
     order_reboot,
@@ -124,9 +125,18 @@ class Boot:
         target = self.target(machine)
         name = f"{machine.instance_id} ({machine.instance_type})"
 
+        said = ""
+
         def look() -> None:
-            self._fail_on_panic(machine, panics)
+            nonlocal said
+            text = self._console(machine)
+            self._fail_on_panic(machine, panics, text)
             self._fail_if_not_running(machine)
+            found, sentence = self._silence(text)
+            if found != said and time.monotonic() - started > WAIT_SECONDS:
+                said = found
+                if sentence:
+                    self.say(machine, f"no login yet: {sentence}")
 
         with self.ingress_on_error(machine) as on_silence:
             connection, machine.boot_id = reach(
@@ -192,8 +202,16 @@ class Boot:
                 self.progress.note(f"{machine.instance_id}: the console cannot be read: {error.message}")
             return ""
 
-    def _fail_on_panic(self, machine: Machine, known: int) -> None:
-        panics = troubles(self._console(machine))
+    def _silence(self, text: str) -> tuple[str, str]:
+        """What the console of a machine without a login shows: what to compare the next one with, and a sentence."""
+        if hint := console.login_hint(text, self.user):
+            return hint, hint
+        job = hanging.on_console(text)
+        return (job.name, f"its console shows that it waits for {job}") if job else ("", "")
+
+    @staticmethod
+    def _fail_on_panic(machine: Machine, known: int, text: str) -> None:
+        panics = troubles(text)
         if len(panics) > known:
             raise ImageAtFault(f"{machine.instance_id} ({machine.instance_type}): kernel panic at boot: {panics[-1]}")
 
@@ -242,8 +260,8 @@ class Boot:
             text = self._console(machine)
             tail = console_tail(text)
             shown = [f"the last {len(tail)} lines of its console:", *(f"| {line}" for line in tail)] if tail else []
-            hangs = hanging.on_console(text) if isinstance(error, LoginFailed) else ""
-            details = [*error.details, *([hangs] if hangs else []), *shown]
+            job = hanging.on_console(text) if isinstance(error, LoginFailed) else None
+            details = [*error.details, *([f"still starting, by its console: {job}"] if job else []), *shown]
             said = console.login_hint(text, self.user) if isinstance(error, LoginFailed) else ""
             hint = said or error.hint or "evidence/ has the whole console"
             raise type(error)(error.message, details=details, hint=hint) from error

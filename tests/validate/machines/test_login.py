@@ -209,15 +209,24 @@ def test_reboot_of_a_host_has_the_caller_s_deadline(
     assert waited == [pytest.approx(expected, abs=5)]
 
 
-def test_console_names_the_job_that_a_boot_without_a_login_waits_for() -> None:
-    console = (
-        "[  OK  ] Started x\r\n\x1b[K[ ***  ] A start job is running for Wait for Network (3s / 2min)\r"
-        "\x1b[K[***   ] A start job is running for NVIDIA fabric manager service (3min 4s / 15min)\r\n"
-    )
-    assert hanging.on_console(console) == (
-        "still starting, by its console: NVIDIA fabric manager service (3min 4s / 15min)"
-    )
-    assert hanging.on_console("[  OK  ] Started x") == ""
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("A start job is running for NVIDIA fabric manager service (3min 4s / 15min)\r\n",
+         "NVIDIA fabric manager service (3min 4s / 15min)"),
+        # systemd 252 of Debian 12 and AL2023; the console has 80 columns.
+        ("(1 of 3) Job dev-ttyS0.device/start running (14s / 1min 30s)", "dev-ttyS0.device (14s / 1min 30s)"),
+        ("\x1b[0mJob systemd-networkd-wait-online.se…tart running (1min 47s / no limit)\r\r\n",
+         "systemd-networkd-wait-online.se (1min 47s / no limit)"),
+        ("Job nvidia-fabricmanager.service/start running (9min 2s / no limit): Configuring",
+         "nvidia-fabricmanager.service (9min 2s / no limit)"),
+        ("Job cloud-final.service/start running (9s / no limit)\r\n\r\nip-10-0-0-7 login: ", "None"),
+    ],
+)  # fmt: skip
+def test_console_names_the_job_that_a_boot_without_a_login_waits_for(lines: str, expected: str) -> None:
+    earlier = "[  OK  ] Started x\r\n\x1b[K[ ***  ] A start job is running for Wait for Network (3s / 2min)\r"
+    assert str(hanging.on_console(f"{earlier}\x1b[K[***   ] {lines}")) == expected
+    assert hanging.on_console("[  OK  ] Started x") is None
 
 
 def test_machine_without_pending_units_waits_for_nothing() -> None:

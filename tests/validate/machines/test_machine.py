@@ -12,7 +12,7 @@ import pytest
 
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import CloudError, MachineError, UsageError
-from gpu_ami.validate.machines import machine
+from gpu_ami.validate.machines import login, machine
 from gpu_ami.validate.machines.machine import Boot
 from gpu_ami.validate.machines.restarts import is_at_fault
 from tests.validate.conftest import World, a_boot, a_machine
@@ -124,6 +124,27 @@ def test_a_machine_that_refuses_the_key_is_not_behind_closed_groups(
         first_boot(world, monkeypatch, tmp_path, seconds=1.5)
     assert caught.value.hint.startswith(hint)
     assert "security group" not in str(caught.value) and "allow TCP" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Job systemd-networkd-wait-online.se…tart running (1min 47s / no limit)\n",
+         "no login yet: its console shows that it waits for systemd-networkd-wait-online.se (1min 47s / no limit)"),
+        (NO_DATASOURCE, "no login yet: cloud-init found no datasource (console: 'DataSourceNone')"),
+    ],
+)  # fmt: skip
+def test_a_boot_without_a_login_says_once_what_its_console_shows(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, said: str
+) -> None:
+    world.way_back, world.console_text = ["refused"], text
+    monkeypatch.setattr(machine, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(login, "LOOK_SECONDS", 0.0)
+    spoken: list[str] = []
+    monkeypatch.setattr(Boot, "say", lambda _self, _machine, words: spoken.append(words))
+    with pytest.raises(MachineError, match="SSH login failed before the deadline"):
+        first_boot(world, monkeypatch, tmp_path, seconds=0.5)
+    assert [words[: len(said)] for words in spoken] == [said]
 
 
 @pytest.mark.parametrize("why", ["refused by AWS", "through a program"])
