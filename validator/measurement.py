@@ -43,6 +43,9 @@ class Lacks(StrEnum):
     # Basis: a third-party page that quotes NVIDIA's MIG user guide (https://docs.nvidia.com/datacenter/tesla/
     # mig-user-guide/); the guide itself was not read, so this is unverified.
     WITH_MIG = "GPUs with MIG enabled"
+    # Public captures of nvidia-smi -q in guests: RTXA6000-24Q and GRID V100 with 535.183.06 and 550: N/A, whereas
+    # memory, utilization, encoder and current clocks are shown.
+    OF_A_FRACTION = "vGPUs, which show no sensor and no link of the board"
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def _clock(name: Literal["graphics", "sm", "memory", "video"]) -> Callable[[Plan
 
 _ALL = ("compute", "graphics")
 _G = Group
-_MIG, _NO_ENCODER = Lacks.WITH_MIG, Lacks.WITHOUT_ENCODER
+_MIG, _NO_ENCODER, _FRACTION = Lacks.WITH_MIG, Lacks.WITHOUT_ENCODER, Lacks.OF_A_FRACTION
 _POWER_PATHS = {
     "gpu_power_readings/power_draw": "1.300034.0",  # drivers from R535 on
     "gpu_power_readings/instant_power_draw": "1.300056.0",  # from R570 on
@@ -104,16 +107,25 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement(
         "utilization_memory", _G.UTILIZATION, "%", {"utilization/memory_util": ""}, _percent, sets=_ALL, lacks=_MIG
     ),
-    Measurement("power_draw", _G.POWER, "W", _POWER_PATHS, _power, least=1.0, sets=("compute",), whole=False),
-    Measurement("temperature_gpu", _G.TEMPERATURE, "°C", {"temperature/gpu_temp": ""}, _constant(100), 10.0, sets=_ALL),
+    Measurement(
+        "power_draw", _G.POWER, "W", _POWER_PATHS, _power, least=1.0, sets=("compute",), lacks=_FRACTION, whole=False
+    ),
+    Measurement(
+        "temperature_gpu", _G.TEMPERATURE, "°C", {"temperature/gpu_temp": ""}, _constant(100), 10.0, sets=_ALL,
+        lacks=_FRACTION,
+    ),
     Measurement("fan_speed", _G.FAN, "%", {"fan_speed": ""}, _percent, lacks=Lacks.EVERY),
     Measurement("memory_total", _G.MEMORY, "MiB", {"fb_memory_usage/total": ""}, _total, slack=0.0, sets=_ALL),
     Measurement("memory_used", _G.MEMORY, "MiB", {"fb_memory_usage/used": ""}, _total, sets=_ALL),
     Measurement("memory_free", _G.MEMORY, "MiB", {"fb_memory_usage/free": ""}, _total, sets=_ALL),
     # an idle link slows down
-    Measurement("pcie_link_gen_current", _G.PCIE, "", {_GEN: ""}, lambda board, _: board["pcie_gen"], 1.0, sets=_ALL),
     Measurement(
-        "pcie_link_width_current", _G.PCIE, "", {_WIDTH: ""}, lambda board, _: board["pcie_width"], 1.0, 0.0, _ALL
+        "pcie_link_gen_current", _G.PCIE, "", {_GEN: ""}, lambda board, _: board["pcie_gen"], 1.0, sets=_ALL,
+        lacks=_FRACTION,
+    ),
+    Measurement(
+        "pcie_link_width_current", _G.PCIE, "", {_WIDTH: ""}, lambda board, _: board["pcie_width"], 1.0, 0.0, _ALL,
+        _FRACTION,
     ),
     Measurement(
         "encoder_stats_session_count", _G.ENCODER, "", {"encoder_stats/session_count": ""}, _constant(64),

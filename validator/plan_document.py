@@ -91,7 +91,10 @@ class MaxClockMhz(TypedDict):
 
 
 class Gpu(TypedDict):
-    """The GPU model of an instance type; `pci`: addresses of all its GPUs, where they are known."""
+    """The GPU model of an instance type; `pci`: addresses of all its GPUs, where they are known.
+
+    `fraction_of`: name of the board of which it is a part (a vGPU: `NVIDIA L4-3Q` of an `NVIDIA L4`).
+    """
 
     vendor: str
     name: str
@@ -103,6 +106,7 @@ class Gpu(TypedDict):
     pcie_gen: int
     pcie_width: int
     pci: NotRequired[list[str]]
+    fraction_of: NotRequired[str]
 
 
 class NeuronDevices(TypedDict):
@@ -193,7 +197,8 @@ class DriverBranch(TypedDict):
 class DriverOfBase(TypedDict, total=False):
     """What a plan says of the drivers of a base AMI that takes one of several at the first boot.
 
-    `selects_at_boot`: its units. `without_gsp`: instance types where it turns GSP firmware off.
+    `selects_at_boot`: its units. `without_gsp`: instance types where it turns GSP firmware off. `fractions`: instance
+    types with a vGPU, which takes GRID's build of the module (flavour `grid`) and a licence.
     """
 
     flavour: str
@@ -201,13 +206,14 @@ class DriverOfBase(TypedDict, total=False):
     branches: dict[str, DriverBranch]
     selects_at_boot: list[str]
     without_gsp: list[str]
+    fractions: list[str]
 
 
 class NvidiaDriver(PackagedComponent):
     """The driver; flavour `boot` carries both kernel modules and loads one by instance type or PCI id.
 
-    `branches`, `selects_at_boot`, `without_gsp`: of a base AMI that takes one of several drivers at the first boot;
-    `version` is then the oldest that a planned instance type takes.
+    `branches`, `selects_at_boot`, `without_gsp`, `fractions`: of a base AMI that takes one of several drivers at the
+    first boot; `version` is then the oldest that a planned instance type takes.
     `source` distribution: the operating system's own archive. `module`: name of the module's file, if not nvidia.
     `persistence_daemon`: its version, if not the driver's. `source` grid: NVIDIA's GRID driver, by the installer at
     `url`, with the recipe's `sha256` of it; `licence_settings`: of /etc/nvidia/gridd.conf. `options`: of the module.
@@ -232,6 +238,7 @@ class NvidiaDriver(PackagedComponent):
     branches: NotRequired[dict[str, DriverBranch]]
     selects_at_boot: NotRequired[list[str]]
     without_gsp: NotRequired[list[str]]
+    fractions: NotRequired[list[str]]
 
 
 class DriverCompanion(PackagedComponent):

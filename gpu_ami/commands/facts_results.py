@@ -59,16 +59,8 @@ class InstanceTypeFacts(TypedDict):
     sources: list[Source]
 
 
-class RefusedOn(TypedDict):
-    """Why no image is built for a family on a base AMI."""
-
-    text: str
-    source: str
-    date: str
-
-
 class FamilyFacts(TypedDict):
-    """`facts TYPE`: a family of instance types. refused: why no image can be built for it; refused_on: by base AMI."""
+    """`facts TYPE`: a family of instance types. refused: why no image can be built for it."""
 
     family: str
     accelerator: str
@@ -76,7 +68,6 @@ class FamilyFacts(TypedDict):
     nvswitch_generation: int
     efa_generation: int
     refused: NotRequired[str]
-    refused_on: NotRequired[dict[str, RefusedOn]]
     imex: NotRequired[bool]
     gsp: NotRequired[bool]
     neuron_driver_ceiling: NotRequired[str]

@@ -28,7 +28,7 @@ from validator.plan_document import (
 
 _GPU_KEYS = (
     "vendor", "name", "architecture", "compute_capability", "memory_mib", "power_limit_w", "max_clock_mhz",
-    "pcie_gen", "pcie_width", "pci",
+    "pcie_gen", "pcie_width", "pci", "fraction_of",
 )  # fmt: skip
 
 
@@ -232,8 +232,12 @@ def _absent(context: ResolveContext, measurements: list[str]) -> dict[str, list[
     facts = context.facts.gpudirect
     by_type: dict[str, list[str]] = {}
     for gpu in context.gpus:
-        bare = gpu.row["name"] in facts["encoder"]["without"]
-        lacking = measurement.lacking(Lacks.EVERY, *([Lacks.WITHOUT_ENCODER] if bare else []))
+        reasons = [Lacks.EVERY]
+        if gpu.row["name"] in facts["encoder"]["without"]:
+            reasons.append(Lacks.WITHOUT_ENCODER)
+        if "fraction_of" in gpu.row:
+            reasons.append(Lacks.OF_A_FRACTION)
+        lacking = measurement.lacking(*reasons)
         never = [name for name in measurements if name in lacking]
         if never:
             by_type |= dict.fromkeys(gpu.instance_types, never)

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from localregion.backends import fraction_of
+
 if TYPE_CHECKING:
     from localregion.backends import Ec2
 
@@ -34,9 +36,20 @@ def refusals(parameters: Mapping[str, str], ec2: Ec2) -> Iterator[Answer]:
             text = f"Security group {group_id} and subnet {subnet_id} belong to different networks."
             yield "InvalidParameter", text
     yield from _profile(parameters.get("IamInstanceProfile.Name", ""), ec2)
+    yield from _fraction(parameters.get("InstanceType", ""))
     yield from reservation(
         parameters, "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
     )
+
+
+def _fraction(instance_type: str) -> Iterator[Answer]:
+    """The region has no vGPU: its boards are whole GPUs, which would show what a fraction does not have."""
+    if board := fraction_of(instance_type):
+        text = (
+            f"Your requested instance type ({instance_type}) is not supported in your requested Availability Zone: the "
+            f"local region has no fraction of a GPU ({board}). Prove this type on AWS."
+        )
+        yield "Unsupported", text
 
 
 def _profile(name: str, ec2: Ec2) -> Iterator[Answer]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from localregion.backends import cloudwatch, ec2, ec2_groups, logs, published_amis
 from localregion.backends.cloudwatch import NO_DELAYS, Delays, metric_data, metric_series
-from localregion.backends.ec2 import REGION, ZONE, Ec2, architectures_of
+from localregion.backends.ec2 import REGION, ZONE, Ec2, architectures_of, fraction_of
 from localregion.backends.ec2_groups import Refused, calling_instance
 from localregion.backends.instance import (
     INSTANCE_SECRET,
@@ -36,6 +36,7 @@ __all__ = [
     "architectures_of",
     "calling_instance",
     "ec2_groups",
+    "fraction_of",
     "install",
     "instance_access_key",
     "instance_of_access_key",

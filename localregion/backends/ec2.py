@@ -59,6 +59,14 @@ def architectures_of(instance_type: str) -> tuple[str, ...]:
     return tuple(_MOTO_TYPES.get(instance_type, {}).get("ProcessorInfo", {}).get("SupportedArchitectures", ()))
 
 
+def fraction_of(instance_type: str) -> str:
+    """The GPU of which an instance type has a part ("L4"); "" of types with whole GPUs, and of unknown ones."""
+    for gpu in _MOTO_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", ()):
+        if gpu.get("GpuPartitionSize", 1) < 1:
+            return str(gpu["Name"])
+    return ""
+
+
 def _terminate(instance: Any) -> Any:
     """EC2 answers TerminateInstances for an instance that has been terminated; moto looks for its deleted interface."""
     if instance.state in ("terminated", "shutting-down"):

@@ -38,4 +38,6 @@ def test_names_stand_once_and_every_group_shows_some() -> None:
 def test_gpus_that_lack_some() -> None:
     assert measurement.lacking(Lacks.WITH_MIG) == {"utilization_gpu", "utilization_memory"}
     assert measurement.lacking(Lacks.EVERY) == {"fan_speed"}
-    assert not measurement.lacking(*Lacks) & {"memory_total", "power_draw"}
+    absent_of_a_fraction = {"power_draw", "temperature_gpu", "pcie_link_gen_current", "pcie_link_width_current"}
+    assert measurement.lacking(Lacks.OF_A_FRACTION) == absent_of_a_fraction
+    assert not measurement.lacking(*Lacks) & {"memory_total", "clocks_current_sm"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from validator.checks.grid_driver import require_licences
 from validator.observe import Observe, output, unproven
 from validator.plan_document import DriverBranch, NvidiaDriver, PlanDocument, section
 from validator.probes import MachineUnderTest, base_ami, base_driver
@@ -109,8 +110,9 @@ def test_modules_are_there_for_every_kernel(host: Any, plan: PlanDocument, obser
 def test_lists_select_the_planned_driver(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """By the base AMI's lists, each instance type takes the planned tree and flavour.
 
-    The first driver whose list has the GPU, with the open module; else the first, with the proprietary one, as where
-    GSP firmware is off. Source: amazon-eks-ami 46d3c70a, templates/al2023/runtime/gpu/resolve-nvidia-driver.sh.
+    The first driver whose list has the board, with the open module, or GRID's for a fraction of it; else the first,
+    with the proprietary one, as where GSP firmware is off. Source: amazon-eks-ami 46d3c70a,
+    templates/al2023/runtime/gpu/resolve-nvidia-driver.sh.
     """
     driver = section(plan, "nvidia_driver", NvidiaDriver)
     lists = {name: _gpus(host, branch["open_list"]) for name, branch in _branches(plan).items()}
@@ -119,9 +121,11 @@ def test_lists_select_the_planned_driver(host: Any, plan: PlanDocument, observe:
     first = next(iter(lists))
     selected, planned = {}, {}
     for row in plan["instance_types"]:
-        able = [name for name, gpus in lists.items() if row["gpu"]["name"] in gpus]
+        board = row["gpu"].get("fraction_of", row["gpu"]["name"])
+        able = [name for name, gpus in lists.items() if board in gpus]
         without_gsp = row["name"] in driver.get("without_gsp", [])
-        selected[row["name"]] = f"{able[0]} open" if able and not without_gsp else f"{first} proprietary"
+        tree, flavour = (able[0], "open") if able and not without_gsp else (first, "proprietary")
+        selected[row["name"]] = f"{tree} {'grid' if 'fraction_of' in row['gpu'] else flavour}"
         branch = base_driver.planned_branch(plan, row["name"])[0]
         planned[row["name"]] = f"{branch} {driver['flavour_by_instance_type'][row['name']]}"
     observe(selected, planned)
@@ -177,3 +181,16 @@ def test_taken_driver_is_that_of_this_type(
             f"driver of {machine.instance_type}: expected {' '.join(expected.values())}, got {' '.join(taken.values())}"
             f" ({current})"
         )
+
+
+@pytest.mark.planned("nvidia_driver.fractions")
+@pytest.mark.needs("promise")
+@pytest.mark.tier("T2")
+@pytest.mark.survives
+@pytest.mark.usefixtures("board")
+def test_every_fraction_is_licensed(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
+    """Each fraction of a GPU has a licence. Without one CUDA fails after a day (amazon-eks-ami pull request 2450)."""
+    if machine.instance_type not in section(plan, "nvidia_driver", NvidiaDriver)["fractions"]:
+        observe(machine.instance_type, "a whole GPU needs no licence")
+        return
+    require_licences(host, observe)

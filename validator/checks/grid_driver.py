@@ -65,6 +65,12 @@ def test_every_gpu_is_licensed(host: Any, observe: Observe) -> None:
 
     Source: https://docs.nvidia.com/vgpu/latest/grid-licensing-user-guide/ (verifying the license status)
     """
+    require_licences(host, observe)
+
+
+def require_licences(host: Any, observe: Observe) -> None:
+    """Fails unless nvidia-smi shows a licence of every GPU. UNPROVEN on simulated boards."""
+    __tracebackhide__ = True
     bus = [device for device in hardware.pci_devices(host.run(PCI_LIST, pure=True).stdout) if device.is_gpu]
     if hardware.is_simulated(bus):
         unproven("GRID licensing cannot be tested on simulated GPUs")

@@ -21,7 +21,7 @@ class Gpu:
     processes: "PID NAME (TYPE)" of each process that uses the GPU; compute_mode and mig as in nvidia-smi.
     unknown: path in the XML → text ("" if it is missing) of each value that the board has and nvidia-smi did not give.
     unread: measurements with an error in place of a value. fabric: "Completed", "In Progress", … ("" for a GPU without
-    that state); fabric_faults: what is wrong with its place in the NVLink fabric.
+    that state); fabric_faults: what is wrong with its place in the NVLink fabric. fraction: it is a vGPU.
     """
 
     index: int
@@ -33,6 +33,7 @@ class Gpu:
     processes: tuple[str, ...] = ()
     compute_mode: str = "Default"
     mig: str = "N/A"
+    fraction: bool = False
     unknown: Mapping[str, str] = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
     fabric: str = ""
@@ -90,6 +91,7 @@ def _gpu(index: int, node: ElementTree.Element) -> Gpu:
         processes=tuple(_process(process) for process in node.findall("processes/process_info")),
         compute_mode=_text(node, "compute_mode") or "Default",
         mig=_text(node, "mig_mode/current_mig") or "N/A",
+        fraction=readings.is_vgpu(node),
         unknown=readings.unknown_values(node),
         unread=frozenset(unread),
         fabric="" if fabric.state == readings.ABSENT or node.find("fabric") is None else fabric.shown(),

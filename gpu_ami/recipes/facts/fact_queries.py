@@ -189,6 +189,7 @@ _LABELS = {
     "efa_generation": "EFA generation",
     "efa_installer": "EFA installer",
     "efa_interfaces": "EFA interfaces",
+    "fraction_of": "fraction of",
     "gpu": "GPU",
     "max_clock_mhz": "highest clocks (MHz)",
     "memory_gib": "memory (GiB)",

@@ -400,24 +400,32 @@ def _accelerator(facts: Facts, name: str, answer: Described) -> dict[str, Any]:
         cores = device["CoreInfo"]["Count"]
         return {"neuron": {"name": device["Name"], "count": device["Count"], "cores": cores}}
     for gpu in answer.get("GpuInfo", {}).get("Gpus", ()):
-        model, memory, whole = gpu["Name"], gpu["MemoryInfo"]["SizeInMiB"], gpu.get("GpuPartitionSize", 1.0)
+        model, memory, parted = gpu["Name"], gpu["MemoryInfo"]["SizeInMiB"], gpu.get("GpuPartitionSize", 1.0) < 1
+        count = gpu["LogicalGpuCount"] if parted else gpu["Count"]
         if gpu["Manufacturer"].upper() != "NVIDIA":
             raise UsageError(f"no image is built for {name}: its accelerator is {gpu['Manufacturer']} {model}")
-        row = gpu_named(facts, model, round(memory / whole))
+        row = gpu_named(facts, model, memory, parted=parted)
         if row is None:
             raise UsageError(
-                f"{name}: EC2 says {gpu['Count']} x NVIDIA {model} ({memory} MiB), a GPU that the facts do not know",
+                f"{name}: EC2 says {count} x NVIDIA {model} ({memory} MiB), a GPU that the facts do not know",
                 details=["what the checks compare is not in EC2's answer: clocks, power limit, compute capability"],
                 hint=f"add its row to the table gpus of site/facts/instance_types.yml: {_STEPS}",
             )
-        return {"gpu": {**row, "count": gpu["Count"]}}
+        return {"gpu": {**row, "count": count}}
     raise UsageError(f"no image is built for {name}: EC2 lists neither an NVIDIA GPU nor a Neuron device")
 
 
-def gpu_named(facts: Facts, model: str, memory_mib: int) -> Row | None:
-    """The row of the GPU that EC2 calls `model` (A100, RTX PRO Server 6000) and whose memory is within an eighth."""
+def gpu_named(facts: Facts, model: str, memory_mib: int, *, parted: bool = False) -> Row | None:
+    """The row of the GPU that EC2 calls `model` (A100, RTX PRO Server 6000) and whose memory is within an eighth.
+
+    parted: the type has a fraction of it.
+    """
     words = _words(model)
-    rows = [row for row in facts.instance_types["gpus"].values() if words <= _words(row["name"])]
+    rows = [
+        row
+        for row in facts.instance_types["gpus"].values()
+        if words <= _words(row.get("fraction_of", row["name"])) and ("fraction_of" in row) == parted
+    ]
     nearest = min(rows, key=lambda row: abs(row["memory_mib"] - memory_mib), default=None)
     return nearest if nearest and abs(nearest["memory_mib"] - memory_mib) < memory_mib / 8 else None
 

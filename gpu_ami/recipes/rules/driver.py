@@ -52,11 +52,11 @@ def gpu_runs_driver(context: ResolveContext, chosen: Assignment) -> Iterator[Con
                 text = f"driver {driver} no longer supports {gpu.named}: R{last} is the last that does"
             else:
                 continue
-            apart = _apart(context)
+            apart = apart_by_driver(context)
             yield Conflict("nvidia_driver.version", text, limits["source"], () if apart else ("nvidia_driver",), apart)
 
 
-def _apart(context: ResolveContext) -> str:
+def apart_by_driver(context: ResolveContext) -> str:
     """What to do if no driver supports all GPUs of the recipe; empty if one does."""
     releases = context.facts.driver_releases
     if any(all(drives(gpu, release) for gpu in context.gpus) for release in releases):
@@ -99,7 +99,7 @@ def gpu_runs_cudnn(context: ResolveContext, chosen: Assignment) -> Iterator[Conf
             yield Conflict("cudnn.version", text, row["source"], ("cudnn",))
 
 
-_BOTH_MODULES = "flavour boot (both modules, chosen by PCI id)"
+BOTH_MODULES = "flavour boot (both modules, chosen by PCI id)"
 
 
 def flavour_fits(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
@@ -113,7 +113,7 @@ def flavour_fits(context: ResolveContext, chosen: Assignment) -> Iterator[Confli
         if flavour != "boot" and flavour not in allowed:
             only = f"{gpu.row['architecture']} is {allowed[0]} only"
             text = f"the {flavour} kernel module does not support {gpu.named}: {only}"
-            nearest = f"flavour {min(fitting)}" if fitting else _BOTH_MODULES
+            nearest = f"flavour {min(fitting)}" if fitting else BOTH_MODULES
             if not fitting and "efa" in context.values and "efa" not in context.provided:
                 nearest = (
                     "an image for each, or flavour boot without efa"  # as peer_memory_is_of_one_module refuses both
@@ -384,6 +384,19 @@ def grid_is_licensed_for_types(context: ResolveContext, _chosen: Assignment) -> 
             yield Conflict(_SOURCE, text, facts["families"]["source"], nearest=f"{_VENDORS}, or other instance types")
 
 
+def grid_release_is_for_types(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    """A family needs the vGPU release that came with it, or a later one."""
+    if not context.is_grid_driver:
+        return
+    facts, families = context.facts.grid_drivers, _families(context)
+    release = facts["releases"][chosen["nvidia_driver"]]["vgpu"]
+    for name, row in context.instance_types.items():
+        first = str(families.get(row["family"], {}).get("first", "0"))
+        if not at_least(release, first):
+            text = f"{name} needs vGPU {first} or later, driver {chosen['nvidia_driver']} is of vGPU {release}"
+            yield Conflict("nvidia_driver.version", text, facts["families"]["source"], ("nvidia_driver",))
+
+
 def grid_has_gsp_off(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
     """AWS's guide asks for it on some families; the open kernel module cannot do without the firmware."""
     without = {family for family, row in _families(context).items() if row.get("gsp") is False}
@@ -415,11 +428,12 @@ def _families(context: ResolveContext) -> dict[str, dict[str, object]]:
 
 
 GRID_RULES = (
-    grid_keys_have_grid,
-    base_has_no_driver,
-    grid_is_for_the_image,
-    grid_is_licensed_for_types,
-    grid_has_gsp_off,
-    grid_has_flavour,
-    grid_has_companions,
+    ((), grid_keys_have_grid),
+    ((), base_has_no_driver),
+    ((), grid_is_for_the_image),
+    ((), grid_is_licensed_for_types),
+    (("nvidia_driver",), grid_release_is_for_types),
+    ((), grid_has_gsp_off),
+    ((), grid_has_flavour),
+    ((), grid_has_companions),
 )

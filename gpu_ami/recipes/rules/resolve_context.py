@@ -199,18 +199,25 @@ class ResolveContext:
         row = self.facts.instance_types["instance_types"][instance_type]
         return self.facts.instance_types["families"][row["family"]]  # type: ignore[no-any-return]
 
+    def is_built_for(self, instance_type: str) -> bool:
+        """Whether the image can be built for an instance type: fractions of a GPU need a base AMI's or GRID's driver."""
+        if "refused" not in self.family(instance_type) or self.branch_of(instance_type):
+            return True
+        return (
+            self.is_grid_driver and self.instance_types[instance_type]["family"] in self.facts.grid_drivers["families"]
+        )
+
     @cached_property
     def accelerators(self) -> frozenset[str]:
         """nvidia, neuron: of the instance types that images are built for."""
-        families = [self.family(name) for name in self.instance_types]
-        return frozenset(family["accelerator"] for family in families if "refused" not in family)
+        return frozenset(self.family(name)["accelerator"] for name in self.instance_types if self.is_built_for(name))
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """NVIDIA models among the instance types, each once; fractions and models past their end are not among them."""
+        """NVIDIA models among the instance types that images are built for, each once."""
         by_model: dict[str, list[str]] = {}
         for name, row in self.instance_types.items():
-            if "gpu" in row and "refused" not in self.family(name):
+            if "gpu" in row and self.is_built_for(name):
                 by_model.setdefault(row["gpu"]["name"], []).append(name)
         drivers = self.facts.nvidia_drivers
         return tuple(

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 from gpu_ami.recipes.facts import at_least, at_most
 from gpu_ami.recipes.rules.component import OwnLog
+from gpu_ami.recipes.rules.driver import BOTH_MODULES, apart_by_driver
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext
 
 _NOT_KEPT = ("dev", "proc", "sys", "run", "tmp")  # directories below / in which no log file is kept
@@ -15,12 +16,9 @@ _NOT_KEPT = ("dev", "proc", "sys", "run", "tmp")  # directories below / in which
 
 def types_are_built_for(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
     for name in context.values["instance_types"]:
-        family = context.family(name)
-        if "refused" in family:
-            variant = f"{context.values['node']}-{context.values.get('node_variant', '')}"
-            there = family.get("refused_on", {}).get(variant, {})
-            text = f"no image is built for {name}: {there.get('text', family['refused'])}"
-            yield Conflict("instance_types", text, there.get("source", family["source"]))
+        if not context.is_built_for(name):
+            family = context.family(name)
+            yield Conflict("instance_types", f"no image is built for {name}: {family['refused']}", family["source"])
 
 
 def types_have_architecture(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
@@ -150,14 +148,17 @@ def accelerators_have_drivers(context: ResolveContext, _chosen: Assignment) -> I
 
 
 def _first_driver(context: ResolveContext) -> str:
-    """A version that the next plan does not refuse: the newest, or the last branch of older GPUs with its module."""
+    """What the next plan does not refuse: the newest driver, the last branch of older GPUs with its module, or two images."""
+    if apart := apart_by_driver(context):
+        return apart
     limits = [row.get("driver", {}).get("last") for gpu in context.gpus for row in (gpu.architecture, gpu.model)]
     oldest = min((str(last) for last in limits if last), default="")
     if not oldest:
         return "nvidia_driver.version newest"
     flavours = frozenset.intersection(*(frozenset(gpu.architecture["flavours"]) for gpu in context.gpus))
-    flavour = f" with nvidia_driver.flavour {min(flavours)}" if flavours and context.flavour not in flavours else ""
-    return f'nvidia_driver.version "{oldest}"{flavour}'
+    module = f"flavour {min(flavours)}" if flavours else BOTH_MODULES
+    needed = "" if context.flavour in flavours else f" with nvidia_driver.{module}"
+    return f'nvidia_driver.version "{oldest}"{needed}'
 
 
 def telemetry_is_of_the_accelerator(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:

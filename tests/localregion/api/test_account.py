@@ -68,6 +68,7 @@ def test_the_simulator_answers_by_the_policies(region: Region) -> None:
     [
         ({"SubnetId": "subnet-00000000"}, "InvalidSubnetID.NotFound"),
         ({"IamInstanceProfile": {"Name": "gone"}}, "InvalidParameterValue"),
+        ({"InstanceType": "g6f.xlarge"}, "Unsupported"),
         (
             {"CapacityReservationSpecification": {"CapacityReservationTarget": {"CapacityReservationId": "cr-1"}}},
             "InvalidCapacityReservationId.NotFound",
@@ -76,5 +77,5 @@ def test_the_simulator_answers_by_the_policies(region: Region) -> None:
 )
 def test_what_ec2_refuses_and_moto_accepts(region: Region, asked: dict[str, Any], code: str) -> None:
     world, endpoint = region("")
-    assert refused(client(endpoint).run_instances, **LAUNCH, **asked) == (code, 400)
+    assert refused(client(endpoint).run_instances, **(LAUNCH | asked)) == (code, 400)
     assert list(launch_checks.refusals({"SubnetId": world.ec2.subnet_id}, world.ec2)) == []

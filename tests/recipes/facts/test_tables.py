@@ -130,7 +130,7 @@ def test_references_between_tables_resolve(facts: Facts = FACTS) -> None:
         if "gpu" in row:
             assert row["gpu"]["compute_capability"] in drivers["architectures"], name
             model = types["gpus"][FAMILIES[row["family"]]["model"]]
-            assert model["name"] == row["gpu"]["name"], name
+            assert model["name"] == row["gpu"].get("fraction_of", row["gpu"]["name"]), name
             assert drivers["architectures"][model["compute_capability"]]["name"] == model["architecture"], name
     assert set(drivers["models"]) <= {gpu["name"] for gpu in types["gpus"].values()}
     assert set(facts.gpudirect["encoder"]["without"]) <= {gpu["name"] for gpu in types["gpus"].values()}
@@ -200,7 +200,7 @@ def test_branches_of_a_base_ami_drive_their_families(variant: dict[str, Any]) ->
         for family, flavour in row["families"].items():
             model = FACTS.instance_types["gpus"][FAMILIES[family]["model"]]
             architecture = drivers["architectures"][model["compute_capability"]]
-            assert flavour in architecture["flavours"], family
+            assert {"grid": "open"}.get(flavour, flavour) in architecture["flavours"], family
             for limits in (architecture["driver"], drivers["models"].get(model["name"], {}).get("driver", {})):
                 assert at_least(row["version"], limits.get("first", "0")), family
                 assert at_most(row["version"], limits.get("last", "9999")), family
@@ -265,11 +265,13 @@ def agrees_with_ec2(name: str, row: dict[str, Any], said: dict[str, Any]) -> Non
     assert row["memory_gib"] == said["MemoryInfo"]["SizeInMiB"] / 1024, name
     assert row["architecture"] in said["ProcessorInfo"]["SupportedArchitectures"], name
     assert row["efa_interfaces"] == said["NetworkInfo"].get("EfaInfo", {}).get("MaximumEfaInterfaces", 0), name
-    if "gpu" in row and "refused" not in FAMILIES[row["family"]]:
+    if "gpu" in row and ("fraction_of" in row["gpu"] or "refused" not in FAMILIES[row["family"]]):
         theirs = said["GpuInfo"]["Gpus"][0]
-        assert (row["gpu"]["count"], theirs["Manufacturer"]) == (theirs["Count"], "NVIDIA"), name
-        # EC2 counts the board's memory, nvidia-smi what ECC and firmware leave of it.
-        assert row["gpu"]["memory_mib"] == pytest.approx(theirs["MemoryInfo"]["SizeInMiB"], rel=0.07), name
+        count = theirs["Count"] or theirs["LogicalGpuCount"]  # of fractions there is no whole one
+        assert (row["gpu"]["count"], theirs["Manufacturer"]) == (count, "NVIDIA"), name
+        assert ("fraction_of" in row["gpu"]) == (theirs.get("GpuPartitionSize", 1) < 1), name
+        # EC2 counts the board's memory, nvidia-smi what ECC and firmware leave of it; of fractions GB, and GiB.
+        assert row["gpu"]["memory_mib"] == pytest.approx(theirs["MemoryInfo"]["SizeInMiB"], rel=0.075), name
     devices = said.get("NeuronInfo", {}).get("NeuronDevices") or said.get("InferenceAcceleratorInfo", {}).get(
         "Accelerators"
     )

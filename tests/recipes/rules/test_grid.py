@@ -20,13 +20,13 @@ def asked(more: str = "", *, os: str = "ubuntu2404", types: str = "g6.xlarge", *
 
 
 def test_no_rule_refuses_a_workstation() -> None:
-    for rule in rules.GRID_RULES:
+    for _, rule in rules.GRID_RULES:
         assert list(rule(asked(), CHOSEN)) == []
 
 
 def test_rules_are_silent_for_the_vendors_repository() -> None:
     vendors = context("{nvidia_driver: {version: newest, flavour: open}}", os="debian12", types="p4d.24xlarge")
-    for rule in rules.GRID_RULES:
+    for _, rule in rules.GRID_RULES:
         assert list(rule(vendors, CHOSEN)) == []
 
 
@@ -55,7 +55,7 @@ def test_rules_are_silent_for_the_vendors_repository() -> None:
             rules.grid_is_licensed_for_types,
             asked(types="p4d.24xlarge g6.xlarge"),
             "nvidia_driver.source",
-            "p4d.24xlarge: AWS's GRID licence covers g4dn, g5, g6, gr6, g6e",
+            "p4d.24xlarge: AWS's GRID licence covers g4dn, g5, g6, gr6, g6e, g6f, gr6f",
         ),
         (
             rules.grid_has_gsp_off,
@@ -81,6 +81,16 @@ def test_rule_refuses(rule: Any, found: ResolveContext, path: str, text: str) ->
     (conflict,) = rule(found, CHOSEN)
     assert (conflict.path, conflict.text) == (path, text)
     assert conflict.nearest
+
+
+def test_fraction_of_a_gpu_needs_a_newer_release() -> None:
+    found = asked(types="g6.xlarge g6f.large")
+    (conflict,) = rules.grid_release_is_for_types(found, {"nvidia_driver": "570.133.20"})
+    assert conflict.text == "g6f.large needs vGPU 18.4 or later, driver 570.133.20 is of vGPU 18.1"
+    assert (conflict.path, conflict.change) == ("nvidia_driver.version", ("nvidia_driver",))
+    assert found.is_built_for("g6f.large") and list(rules.grid_release_is_for_types(found, CHOSEN)) == []
+    vendors = context("{nvidia_driver: {version: newest, flavour: open}}", types="g6.xlarge g6f.large")
+    assert not vendors.is_built_for("g6f.large") and vendors.is_built_for("g6.xlarge")
 
 
 def test_gsp_off_is_enough_on_g5() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from gpu_ami.recipes.components import components
-from gpu_ami.recipes.facts.tables import Facts
+from gpu_ami.recipes.facts.tables import Facts, parts
 from gpu_ami.recipes.rules import system as rules
 from gpu_ami.recipes.rules.resolve_context import ResolveContext, Rule
 from gpu_ami.recipes.rules.system import installed_gib, least_gib, volume_has_room
 from tests.recipes.conftest import FACTS, context
 
 DRIVER = "nvidia_driver: {version: '580'}"
+LAST_R580 = max(FACTS.nvidia_drivers["branches"]["580"]["releases"], key=parts)
+NEWEST = list(FACTS.driver_releases)[-1]
 NEURON = "neuron: {version: 2.26.1}\ntelemetry: {profile: neuron}"
 
 
@@ -58,6 +60,22 @@ def test_rule_refuses_one_recipe_and_accepts_the_other(
     assert conflict.path == path
     assert says in conflict.text
     assert list(rule(accepted, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("types", "nearest"),
+    [
+        ("g5.xlarge", "nvidia_driver.version newest"),
+        ("p3.2xlarge", 'nvidia_driver.version "580" with nvidia_driver.flavour proprietary'),
+        ("p3.2xlarge p6-b200.48xlarge",
+         'nvidia_driver.version "580" with nvidia_driver.flavour boot (both modules, chosen by PCI id)'),
+        ("g3.4xlarge g7.2xlarge",
+         f"build an image for each, as no driver supports all: g3.4xlarge with {LAST_R580}, g7.2xlarge with {NEWEST}"),
+    ],
+)  # fmt: skip
+def test_advice_without_a_driver_is_not_refused_in_turn(types: str, nearest: str) -> None:
+    (conflict,) = rules.accelerators_have_drivers(context(types=types), {})
+    assert conflict.nearest == nearest
 
 
 def test_system_without_an_ami_of_the_architecture_is_refused() -> None:

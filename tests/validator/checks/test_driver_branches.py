@@ -178,6 +178,69 @@ def test_loaded_driver_is_that_of_the_type(judge: Judge, instance_type: str, ver
     assert (found.verdict, message in found.message) == ("FAIL" if message else "PASS", True), found
 
 
+FRACTION = "g6f.xlarge"
+OF_AN_L4 = {"name": "NVIDIA L4-3Q", "fraction_of": "NVIDIA L4"}
+WITH_FRACTION = as_plan(
+    ON_EKS
+    | {
+        "instance_types": [
+            *ON_EKS["instance_types"],
+            {"name": FRACTION, "gpu_count": 1, "gpu": OF_AN_L4, "nvswitch": False},
+        ],
+        "nvidia_driver": ON_EKS["nvidia_driver"]
+        | {
+            "flavour_by_instance_type": ON_EKS["nvidia_driver"]["flavour_by_instance_type"] | {FRACTION: "grid"},
+            "branches": ON_EKS["nvidia_driver"]["branches"] | {"lts": branch("lts", LTS, "g5.12xlarge", FRACTION)},
+            "fractions": [FRACTION],
+        },
+    }
+)
+LICENSED = "    License Status                    : Licensed (Expiry: N/A)\n"
+OPEN = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {LTS}  Release Build  (dvs@u)\n"
+OF_FRACTIONS: list[tuple[Any, dict[str, Any], str, str]] = [
+    (check.test_lists_select_the_planned_driver, LISTS, "PASS", ""),
+    (
+        check.test_lists_select_the_planned_driver,
+        LISTS | {f"cat {LIST % 580}": f"0x2237 {A10G}\n", f"cat {LIST % 595}": f"0x27B8 NVIDIA L4\n0x2C3A {RTX}\n"},
+        "FAIL",
+        "g6f.xlarge: expected lts grid, got pb grid",
+    ),
+    (nvidia_driver.test_loaded_flavour_is_the_one_for_this_gpu, {"cat*": OPEN}, "PASS", ""),
+    (
+        nvidia_driver.test_loaded_flavour_is_the_one_for_this_gpu,
+        {"cat*": OPEN.replace("Open ", "")},
+        "FAIL",
+        "flavour of the loaded module on g6f.xlarge: expected 'open', got 'proprietary'",
+    ),
+    (
+        check.test_taken_driver_is_that_of_this_type,
+        TAKEN,
+        "FAIL",
+        f"expected lts {LTS} grid, got lts {LTS} proprietary",
+    ),
+    (check.test_every_fraction_is_licensed, {"nvidia-smi -q": LICENSED}, "PASS", ""),
+    (
+        check.test_every_fraction_is_licensed,
+        {"nvidia-smi -q": LICENSED.replace("Licensed (Expiry: N/A)", "Unlicensed (Unrestricted)")},
+        "FAIL",
+        "License Status of 1 GPUs: expected Licensed, got Unlicensed (Unrestricted)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "table", "verdict", "message"), OF_FRACTIONS)
+def test_a_fraction_of_a_gpu(judge: Judge, function: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    machine = FakeMachine(METADATA, instance_type=FRACTION)
+    table = {"for d in*": "0000:00:1e.0 0x10de 0x27b8 0x030200 nvidia\n"} | table
+    found = judge(function, table, plan=WITH_FRACTION, machine=machine)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_whole_gpus_of_the_same_plan_need_no_licence(judge: Judge) -> None:
+    machine = FakeMachine(METADATA, instance_type="g5.12xlarge")
+    assert judge(check.test_every_fraction_is_licensed, {}, plan=WITH_FRACTION, machine=machine).verdict == "PASS"
+
+
 def test_type_without_a_branch_is_unproven(judge: Judge) -> None:
     machine = FakeMachine(METADATA, instance_type="p5.48xlarge")
     found = judge(check.test_taken_driver_is_that_of_this_type, TAKEN, plan=ON_EKS, machine=machine)

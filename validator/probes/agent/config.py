@@ -24,6 +24,7 @@ DEFAULT_INTERVAL = 60
 # Data centre GPUs have no fan and some no encoder: only these measurements may be "N/A".
 _MAY_BE_ABSENT = lacking(Lacks.EVERY, Lacks.WITHOUT_ENCODER)
 _ABSENT_UNDER_MIG = lacking(Lacks.WITH_MIG)
+_ABSENT_OF_A_FRACTION = lacking(Lacks.OF_A_FRACTION)
 _GPU_PLUGIN = ("metrics", "metrics_collected", "nvidia_gpu")
 # Dimension in append_dimensions → key of the instance metadata. They do not have the Auto Scaling group's name.
 _PLACEHOLDERS = {"ImageId": "ami-id", "InstanceId": "instance-id", "InstanceType": "instance-type"}
@@ -168,7 +169,7 @@ def expected_series(
     """Every series that the agent publishes with this configuration → its GPU, or None for an aggregate over all GPUs.
 
     absent: measurements that these GPUs never have, by the plan; None without a plan: nvidia-smi then determines them.
-    A GPU with MIG enabled has none of those that nvidia-smi lacks then.
+    A GPU with MIG enabled, and a vGPU, have none of those that nvidia-smi lacks then.
     """
     metrics = _object(config, "metrics")
     namespace = str(metrics.get("namespace", DEFAULT_NAMESPACE))
@@ -184,6 +185,8 @@ def expected_series(
             if absent is not None and measurement in absent:
                 continue
             if gpu.mig == "Enabled" and measurement in _ABSENT_UNDER_MIG - gpu.unread - gpu.values.keys():
+                continue
+            if gpu.fraction and measurement in _ABSENT_OF_A_FRACTION - gpu.unread - gpu.values.keys():
                 continue
             name = f"nvidia_smi_{measurement}"
             series[Series(namespace, name, tuple(sorted(own.items())))] = gpu

@@ -111,7 +111,7 @@ _DRIVER = Component(
         *INCOMPATIBILITY_RULES,
         kernel_module_rule("nvidia_driver"),
         ((), distribution_has_driver),
-        *(((), rule) for rule in GRID_RULES),
+        *GRID_RULES,
     ),
     size_gib=2,
     observed=Observed(
