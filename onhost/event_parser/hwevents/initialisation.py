@@ -3,8 +3,8 @@
 `NVRM: GPU <device>: RmInitAdapter failed! (<stage>:<status>:<line>)`, then `rm_init_adapter failed, device minor number <n>`
 (open-gpu-kernel-modules, osinit.c and nv.c; older drivers print no device); `nvidia: probe of <device> failed with error <n>`
 (Linux, drivers/base/dd.c; from 6.7 on `nvidia <device>: probe with driver nvidia failed with error <n>`); GSP firmware that
-does not boot (kernel_gsp.c and its callers, named by an index and not by an address); GPUs that the driver does not support, or
-that another driver holds (nv-pci.c).
+does not boot (kernel_gsp.c and its callers, named by an index and not by an address); GPUs that the driver does not support: the
+other module, another branch, GRID's for a part of a GPU (osapi.c); GPUs that another driver holds (nv-pci.c).
 No Xid follows. Public reports: open-gpu-kernel-modules#789, #829, #1058, #1151, #1230, gpu-operator#649, #1146.
 """
 
@@ -43,21 +43,26 @@ _GSP = re.compile(
 # One printk of several lines: /dev/kmsg shows its line feeds as \\x0a, dmesg and journalctl break the line where it does.
 _UNFIT = r"(?:is not supported by|requires? use of (?:the )?NVIDIA open)"
 _UNFIT_WHOLE = re.compile(
-    _NVRM + r"The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))(?:\\x0a|\s)(?:NVRM:|\\x0a|[^\\]){1,120}?" + _UNFIT
+    _NVRM + r"The NVIDIA v?GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))(?:\\x0a|\s)(?:NVRM:|\\x0a|[^\\]){1,120}?" + _UNFIT
 )
 _UNFIT_FIRST = re.compile(
-    _NVRM + r"The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))\s+\(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\)(?:\s+installed)?\s*$"
+    _NVRM + r"The NVIDIA v?GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))\s+\(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\)(?:\s+installed)?\s*$"
 )
 _NEEDS_OPEN = re.compile(r"requires? use of (?:the )?NVIDIA open|not supported by the (?:NVIDIA )?(?:proprietary|closed)")
 _NEEDS_PROPRIETARY = re.compile(r"not supported by (?:the )?(?:NVIDIA )?open\b")
-_UNFIT_LAST = re.compile(_NVRM + r"(?:installed\s+)?in this system " + _UNFIT)
+_UNFIT_LAST = re.compile(_NVRM + r"(?:installed\s+)?in this (?:vGPU host )?system " + _UNFIT)
+# The driver names the model, and no address; it goes on to the next GPU.
+_LEGACY = re.compile(
+    _NVRM + r"(?:The NVIDIA [^\\\n]{1,80} GPU installed in this system is(?:\\x0a|\s){1,4}(?:NVRM:\s{0,4})?)?"
+    r"supported through the NVIDIA (?P<branch>[\dx.-]{1,12}) Legacy drivers"
+)
 _STAGES = {"1": "system", "2": "gpu", "3": "vbios", "4": "resource manager", "6": "firmware"}
 
 
 class InitFailure(NamedTuple):
     """`code`: a row of gpu_init.csv. `pci`: "" where the line names none. `part`: 1 first line of several, 2 a later one.
 
-    `action`: where the line says more than the code.
+    `action`: where the line says more than the code; of a first line, what holds for the later ones.
     """
 
     code: str
@@ -124,14 +129,19 @@ def _unfit(text: str) -> Optional[InitFailure]:
         return _fact(UNSUPPORTED, match, text, {})._replace(action=_module_needed(text))
     match = _UNFIT_FIRST.match(text)
     if match:
-        return _fact(UNSUPPORTED, match, text, {})._replace(part=1)
+        return _fact(UNSUPPORTED, match, text, {})._replace(part=1, action="USE_GRID_DRIVER" if "NVIDIA vGPU" in text else "")
+    match = _LEGACY.match(text)
+    if match:
+        return InitFailure(UNSUPPORTED, "", "", match.groupdict(), _body(text), action="USE_NAMED_BRANCH")
     if _UNFIT_LAST.match(text):
         return InitFailure(UNSUPPORTED, "", "", {}, _body(text), 2, _module_needed(text))
     return None
 
 
 def _module_needed(text: str) -> str:
-    """Which of the two kernel modules the GPU needs; "" where another version is needed."""
+    """Which kernel module the GPU needs; "" where another version is needed."""
+    if "The NVIDIA vGPU" in text:
+        return "USE_GRID_DRIVER"
     if _NEEDS_OPEN.search(text):
         return "USE_OPEN_MODULE"
     return "USE_PROPRIETARY_MODULE" if _NEEDS_PROPRIETARY.search(text) else ""

@@ -4,7 +4,8 @@ NVIDIA's fabric manager (`/var/log/fabricmanager.log`, journal): `[Jul 09 2024 1
 non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 61` (gpud, fabric-manager component); what
 systemd says of its unit. The Neuron runtime (`TDRV:function (FATAL-RT-UNDEFINED-STATE) [ND 0][NC 0] message`; Neuron Runtime
 troubleshooting guide 2.33.0). They are read in logs that a person names, never from the live kernel log. The driver's own lines are
-kernel records: versions that differ (`NVRM: API mismatch`), a dma-buf that it refuses (open-gpu-kernel-modules nv.c, nv-dmabuf.c).
+kernel records: versions that differ (`NVRM: API mismatch`), a dma-buf that it refuses, unified memory that no process gets any more
+(open-gpu-kernel-modules nv.c, nv-dmabuf.c, nv_gpu_ops.c).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .pci import PCI
 
 FABRIC_MANAGER, NEURON_RUNTIME, SYSTEMD = "fabric manager", "Neuron runtime", "systemd"
 VERSION_MISMATCH, DMABUF, FABRIC_MANAGER_FAILED = "DRIVER_VERSION_MISMATCH", "DMABUF_TOPOLOGY", "FABRIC_MANAGER_FAILED"
+UVM_FATAL = "UVM_FATAL_ERROR"
 _NVRM = r"(?:NVRM:\s*)+"
 _LINE_FEED = r"(?:\\x0a|\s){1,20}(?:NVRM:\s{0,20}){0,3}"  # of searches: bounded, or a line of tags alone is read for each of them
 _VERSION = r"\d{3}\.\d{1,3}(?:\.\d{1,3})?"
@@ -33,6 +35,7 @@ _MISMATCH_LATER = re.compile(
     r"make sure that this kernel module|kernel module and all NVIDIA driver|components have the same|have the same version)"
 )
 _DMABUF = re.compile(_NVRM + r"dma-buf attach failed: (?:PCI )?topology not supported\b")
+_UVM_FATAL = re.compile(_NVRM + r"(?:nvGpuOpsReportFatalError: )?uvm encountered global fatal error(?: (?P<status>0x[0-9a-fA-F]{1,8}))?\b")
 
 # `0:` in front of a message keeps it apart from the kernel's text: no record of the kernel begins so.
 _TAG = {FABRIC_MANAGER: "nv-fabricmanager: ", NEURON_RUNTIME: "neuron-runtime: ", SYSTEMD: "systemd: "}
@@ -86,7 +89,9 @@ _RUNTIME = tuple(
 _DEVICE = re.compile(r"\[(?:ND|MLA) (?P<device>\d{1,3})\]|\bNeuron Device (?P<named>\d{1,3})\b|\bnd(?P<short>\d{1,3})\b")
 _CORE = re.compile(r"\bNC (?P<core>\d{1,3})\b")
 # Other programs of the stack that write of failures into their own logs.
-_OTHERS = re.compile(r"\b(?:nv-hostengine|nvidia-persistenced|nvidia-imex|nvlsm|nvidia-powerd|dcgm-exporter|neuron-monitor)\b", re.ASCII)
+_OTHERS = re.compile(r"\b(?:nv-hostengine|nvidia-persistenced|nvidia-imex|nvlsm|nvidia-powerd|nvidia-gridd|dcgm-exporter|neuron-monitor)\b", re.ASCII)
+# A return code of the runtime, as exceptions of frameworks quote it.
+_RUNTIME_CODE = re.compile(r"\bNRT_EXEC_HW_ERR_\w{1,40}", re.ASCII)
 _FAILS = re.compile(r"(?i)\b(?:error|fail(?:s|ed|ure)?|fatal|cannot|unable|aborted)\b|\b(?:ERR|CRIT)\b")
 
 
@@ -143,7 +148,10 @@ def reports_failure(text: str) -> bool:
     match = _OF_FABRIC_MANAGER.search(text)
     if match:
         return match.group("logged") is not None or _FAILS.search(match.group("message")) is not None
-    return _OF_RUNTIME.search(text) is not None or (_OTHERS.search(text) is not None and _FAILS.search(text) is not None)
+    if _OF_RUNTIME.search(text) or _RUNTIME_CODE.search(text):
+        return True
+    return _OTHERS.search(text) is not None and _FAILS.search(text) is not None
+
 
 
 def parse_program(text: str) -> Optional[ProgramFact]:
@@ -161,6 +169,9 @@ def parse_installation(text: str) -> Optional[StackError]:
     """What the driver says of its installation, in a kernel record that begins with NVRM."""
     if _DMABUF.match(text):
         return StackError(DMABUF, {}, _body(text))
+    match = _UVM_FATAL.match(text)
+    if match:
+        return StackError(UVM_FATAL, {key: value for key, value in match.groupdict().items() if value}, _body(text))
     is_first = _MISMATCH.match(text) is not None
     if not is_first and not _MISMATCH_LATER.match(text):
         return None

@@ -226,6 +226,11 @@ def mig_enabled(gpu: Any) -> bool:
     return read_flag(gpu.findtext("mig_mode/current_mig")).is_set()
 
 
+def is_vgpu(gpu: Any) -> bool:
+    """Whether a <gpu> is a part of a board, in the machine that has the part."""
+    return (gpu.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip().upper() == "VGPU"
+
+
 def excluded_by_mode(gpu: Any, path: str) -> bool:
     """Whether a healthy <gpu> prints `N/A` for a value, or for the group that has it, because of its mode.
 
@@ -233,7 +238,7 @@ def excluded_by_mode(gpu: Any, path: str) -> bool:
     A100 with 535.54.03, H100 and H200 with 590.48.01). A vGPU shows its names alone. An error in place of a value is
     unknown in any mode.
     """
-    if (gpu.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip().upper() == "VGPU":
+    if is_vgpu(gpu):
         return path not in ("product_name", "uuid")
     return mig_enabled(gpu) and path.startswith(_ABSENT_UNDER_MIG)
 
@@ -367,12 +372,19 @@ def link_counters(printed: str) -> list[LinkCounter]:
     return found
 
 
+# GPUs all of whose links lead to NVSwitches: SXM boards. Others leave links unused (V100, bridges between two boards).
+_ON_NVSWITCH = re.compile(r"A100-SXM4|H100 80GB HBM3|H200(?! NVL)|B[23]00|GB[23]00")
+_ALL_INACTIVE = re.compile(r"all links are inactive", re.IGNORECASE)
+_OF_A_MACHINE = 4  # GPUs of a machine with NVSwitches, at least; EC2 has one alone without any (p5.4xlarge)
+
+
 def inactive_links(*printed: str) -> dict[int, str]:
     """GPU → what is missing, of `nvidia-smi nvlink -s` or `-e`: links that are inactive, or fewer than other GPUs have.
 
-    Empty where no GPU has an active link: the machine has no NVLink, or shows none of it.
+    Links that are inactive on all GPUs alike are a fault where all lead to NVSwitches: a switch is missing. Else they are
+    none, and neither is a machine without an active link.
     """
-    active, headed = {}, set()  # type: dict[int, set[int]], set[int]
+    active, headed, switched = {}, set(), set()  # type: dict[int, set[int]], set[int], set[int]
     inactive = {}  # type: dict[int, set[int]]
     for text in printed:
         gpu = None  # type: Optional[int]
@@ -381,21 +393,27 @@ def inactive_links(*printed: str) -> dict[int, str]:
             if heading:
                 gpu = int(heading.group(1))
                 headed.add(gpu)
+                if _ON_NVSWITCH.search(line):
+                    switched.add(gpu)
             elif gpu is not None and _NO_LINKS.search(line):
                 headed.discard(gpu)
+            elif gpu is not None and _ALL_INACTIVE.search(line):
+                inactive.setdefault(gpu, set())
             elif row and gpu is not None:
                 down = row.group(3).strip("<>").lower() == "inactive"
                 (inactive if down else active).setdefault(gpu, set()).add(int(row.group(1)))
     for gpu, links in inactive.items():
         active.get(gpu, set()).difference_update(links)
     most = max([len(links) for links in active.values()] or [0])
+    is_whole = len(headed & switched) >= _OF_A_MACHINE
     faults = {}
-    for gpu in sorted(headed) if most else ():
-        count = len(active.get(gpu, ()))
-        if count < most:
-            down = sorted(inactive.get(gpu, ()))
+    for gpu in sorted(headed):
+        count, down = len(active.get(gpu, ())), sorted(inactive.get(gpu, ()))
+        of_switch = is_whole and gpu in switched and gpu in inactive
+        if count < most or of_switch:
             named = ": inactive %s" % ", ".join(map(str, down)) if down and count else ""
-            faults[gpu] = "%d of %d NVLinks are active%s" % (count, most, named)
+            total = max(most, count + len(down))
+            faults[gpu] = "%d of %d NVLinks are active%s" % (count, total, named) if total else "no NVLink is active"
     return faults
 
 

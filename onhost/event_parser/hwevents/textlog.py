@@ -29,6 +29,7 @@ _JOURNAL_START = re.compile(r"__CURSOR=|\S.* \[s=[0-9a-f]{32};")
 # Each part takes the blanks behind it: shared between parts, a line of n blanks takes n^4 steps.
 _OBJECT_START = re.compile(r"\s*(?:\}\s*,\s*)?(?:\"[^\"]*\"\s*:\s*)?(?:\[\s*)?\{\s*$")
 _OBJECT_LINE = re.compile(r"\s*(?:[\"{}\[\],]|$)")
+_LATER = re.compile(r"[^ \t].{0,80}?[ \t]{8}[ \t]*(?P<text>NVRM:.*)")
 _BINARY_FIELD = re.compile(r"_{0,2}[A-Z][A-Z0-9_]{0,63}$")
 _BINARY_LIMIT = 1 << 20
 _JOURNAL_FIELD = re.compile(r"\s*(?P<name>_{0,2}[A-Z][A-Z0-9_]*)=(?P<value>.*)", re.DOTALL)
@@ -38,7 +39,7 @@ def _may_hold(raw: bytes) -> bool:
     """A fast test whether a line can hold an event or what explains one; most lines need no more work."""
     return (
         b"Xid" in raw or b"XID" in raw or b"gpu-ami/event" in raw or kmsg.interesting(raw) or may_hold_bridge(raw)
-        or programs.may_hold(raw)
+        or programs.may_hold(raw) or b'MESSAGE":[' in raw or b'MESSAGE" : [' in raw
     )  # fmt: skip
 
 
@@ -217,9 +218,29 @@ class TextParser:
         items = items or parse_text(text) or self._read_program(text)
         if not items and self._quoted:
             items = list(read_quoted(text))
+        items = items or self._read_later(text)
         if not items:
             self.left_out.add_unread(text, self._number)
         return items
+
+    def _read_later(self, text: str) -> List[Item]:
+        """A later line of a record behind what each line of the file begins with (a host of pdsh, a quotation mark)."""
+        match = _LATER.match(text) if self._quoted else None
+        if match is None or not self._is_begun(self._number):
+            return []
+        later = match.group("text").rstrip(' \t|",')
+        return [self._before[1]._replace(text=later)] if self._before and self._is_later(later) else []
+
+    def _is_begun(self, number: int) -> bool:
+        """Whether the line before is one of a record that goes on."""
+        if self._before is None or self._before[0] != number - 1:
+            return False
+        fact = self._parse(self._before[1].text)
+        return isinstance(fact, programs.StackError) or getattr(fact, "part", 0) in (1, 2)
+
+    def _is_later(self, text: str) -> bool:
+        """Whether a text is that of a later line of a record."""
+        return getattr(self._parse(text), "part", 0) >= 2
 
     def _read_program(self, text: str) -> List[Item]:
         """The line of a program of the stack that reports an event, as a line whose text names the program."""
@@ -227,12 +248,14 @@ class TextParser:
         return [parse_stamp(text)._replace(text=message, reported_by=program)] if program else []
 
     def _with_head(self, line: Line, number: int) -> Line:
-        """A later line of a record that journalctl and dmesg print without the prefix of the first: it has the same one."""
-        is_later = (
-            self._is_indented and line.stamp is None and line.monotonic_us is None and line.origin == "unknown" and not line.host
-        )
-        if is_later and self._before is not None and self._before[0] == number - 1:
-            line = self._before[1]._replace(text=line.text)
+        """A later line of a record that journalctl and dmesg print without the prefix of the first: it has the same one.
+
+        Its blanks may have been lost in pasting.
+        """
+        is_bare = line.stamp is None and line.monotonic_us is None and line.origin == "unknown" and not line.host
+        if is_bare and self._before is not None and self._before[0] == number - 1:
+            if self._is_indented or (self._is_begun(number) and self._is_later(line.text)):
+                line = self._before[1]._replace(text=line.text)
         self._before = (number, line)
         return line
 

@@ -15,7 +15,7 @@ from .causes import Attempts, PcieErrors
 from .causes import near as _within
 from .event import Builder, Moment, heaviest
 from .grammar import Driver, Fact, Identity, Lost, RateLimit, Sxid, Xid
-from .initialisation import GSP_BOOT, RM_INIT, InitFailure
+from .initialisation import GSP_BOOT, PROBE, RM_INIT, UNSUPPORTED, InitFailure
 from .neuron import NeuronError
 from .pcie import Bridge, PcieError
 from .programs import FABRIC_MANAGER_FAILED, StackError
@@ -57,7 +57,8 @@ class Tracker:
         self._queue = deque()  # type: Deque[_Open]
         self._identity = {}  # type: Dict[str, Dict[str, str]]
         self._named_last = None  # type: Optional[str]
-        self._partial_loss = {}  # type: Dict[str, Tuple[int, str, str]]
+        self._partial_loss = {}  # type: Dict[str, Tuple[int, str, str, str]]
+        self._unfit = {}  # type: Dict[str, Tuple[int, str, str, Dict[str, str]]]
         self._rate_limits = {}  # type: Dict[str, Tuple[int, int]]
         self._fallen = {}  # type: Dict[str, Tuple[Optional[int], str]]
         self._heads = {}  # type: Dict[str, Optional[int]]
@@ -160,14 +161,14 @@ class Tracker:
 
     def _feed_lost(self, moment: Moment, fact: Lost, now_us: Optional[int]) -> None:
         if fact.part == 1:
-            self._partial_loss[moment.origin] = (moment.order, fact.pci, fact.pci_raw)
+            self._partial_loss[moment.origin] = (moment.order, fact.pci, fact.pci_raw, "")
             return
         if fact.part == 2:
             return
         if fact.part == 3:
             first = self._partial_loss.pop(moment.origin, None)
             if first is None or moment.order - first[0] > _THREE_LINES:
-                first = (moment.order, "", "")
+                first = (moment.order, "", "", "")
             fact = fact._replace(pci=first[1], pci_raw=first[2])
         deadline = None if now_us is None else now_us + LOST_SETTLE_US
         self._queue.append(_Open(moment, self.builder.gpu_lost(moment, fact, self.driver), deadline, settles=True))
@@ -175,13 +176,14 @@ class Tracker:
     def _feed_init_failure(self, moment: Moment, fact: InitFailure, now_us: Optional[int]) -> None:
         """The lines of one attempt are one event: GSP lines without an address, RmInitAdapter, rm_init_adapter."""
         if fact.part == 1:
-            self._partial_loss[moment.origin] = (moment.order, fact.pci, fact.pci_raw)
+            self._partial_loss[moment.origin] = (moment.order, fact.pci, fact.pci_raw, fact.action)
             return
         if fact.part == 2:
             first = self._partial_loss.pop(moment.origin, None)
             if first is None or moment.order - first[0] > _THREE_LINES:
-                first = (moment.order, "", "")
-            fact = fact._replace(pci=first[1], pci_raw=first[2])
+                first = (moment.order, "", "", "")
+            fact = fact._replace(pci=first[1], pci_raw=first[2], action=first[3] or fact.action)
+        fact = self._with_reason(moment, fact)
         for opened in self._queue:
             event = opened.event
             same_attempt = event["kind"] == "gpu_init_failed" and event["origin"] == moment.origin and not opened.folded
@@ -191,6 +193,8 @@ class Tracker:
                 event["details"] = dict(fact.details, **event["details"])
                 self._drop(moment, "attempt")
                 return
+            if not event["pci"] and event["code"] == fact.code == UNSUPPORTED:
+                opened.folded, opened.settles = True, False
             if not event["pci"] and event["code"] == GSP_BOOT:
                 opened.folded, opened.settles = True, False
                 gsp = dict(event["details"], gsp=event["message"])
@@ -198,6 +202,16 @@ class Tracker:
         deadline = None if now_us is None else now_us + LOST_SETTLE_US
         event = self.builder.gpu_init_failed(moment, fact, self.driver)
         self._queue.append(_Open(moment, event, deadline, settles=True))
+
+    def _with_reason(self, moment: Moment, fact: InitFailure) -> InitFailure:
+        """The failed probe of a GPU of which the driver has just said, without its address, that it does not support it."""
+        if fact.code == UNSUPPORTED and not fact.pci:
+            self._unfit[moment.origin] = (moment.order, fact.action, fact.message, fact.details)
+        elif fact.code == PROBE:
+            order, action, message, said = self._unfit.pop(moment.origin, (moment.order - _THREE_LINES - 1, "", "", {}))
+            if moment.order - order <= _THREE_LINES:
+                return fact._replace(code=UNSUPPORTED, action=action, message=message, details=dict(fact.details, **said))
+        return fact
 
     def _feed_stack_error(self, moment: Moment, fact: StackError, now_us: Optional[int]) -> None:
         """Later lines of a record belong to its first; that a unit failed follows from what its program said before."""
@@ -315,7 +329,7 @@ class Tracker:
             incident["action"] = heaviest(self.builder.catalogue, [incident["action"], event["action"]])
 
     def _prune(self) -> None:
-        tables = (self._identity, self._partial_loss, self._rate_limits, self._fallen, self._heads, self._incidents,
+        tables = (self._identity, self._partial_loss, self._unfit, self._rate_limits, self._fallen, self._heads, self._incidents,
                   self._counted_notices, self._attempts.last)  # type: Tuple[Dict[str, Any], ...]  # fmt: skip
         for table in tables:
             while len(table) > _KEPT:
@@ -324,7 +338,7 @@ class Tracker:
     def memory(self) -> Dict[str, Any]:
         """The memory that a restart needs, as JSON."""
         return {"driver": self.driver, "identity": self._identity, "named_last": self._named_last,
-                "partial_loss": self._partial_loss, "rate_limits": self._rate_limits, "fallen": self._fallen,
+                "partial_loss": self._partial_loss, "unfit": self._unfit, "rate_limits": self._rate_limits, "fallen": self._fallen,
                 "heads": self._heads, "incidents": self._incidents, "counted_notices": self._counted_notices,
                 "attempts": self._attempts.last, "pcie": self.pcie.memory()}  # fmt: skip
 
@@ -333,7 +347,8 @@ class Tracker:
         self.driver = memory.get("driver")
         self._named_last = memory.get("named_last")
         self._identity = dict(memory.get("identity", {}))
-        self._partial_loss = {key: (value[0], value[1], value[2]) for key, value in memory.get("partial_loss", {}).items()}
+        self._partial_loss = {key: tuple([*value, ""][:4]) for key, value in memory.get("partial_loss", {}).items()}  # type: ignore[misc]
+        self._unfit = {key: tuple(value) for key, value in memory.get("unfit", {}).items()}  # type: ignore[misc]
         self._rate_limits = {key: (value[0], value[1]) for key, value in memory.get("rate_limits", {}).items()}
         self._fallen = {key: (value[0], value[1]) for key, value in memory.get("fallen", {}).items()}
         self._heads = dict(memory.get("heads", {}))
