@@ -224,7 +224,7 @@ _TOTAL_FAILURES = (
      "the loaded kernel module and the driver's libraries have different versions",
      "Reboot the instance so that the installed module is loaded. If it comes back, install module and libraries of "
      "one version (`modinfo -F version nvidia`; `ldconfig -p | grep libnvidia-ml`)"),
-    (r"couldn't communicate with the NVIDIA driver|could not communicate with the NVIDIA driver", "driver",
+    (r"(?:couldn't|could not) communicate with the NVIDIA driver|Driver Not Loaded", "driver",
      "the kernel module nvidia is not loaded",
      "Look why with `modprobe nvidia` and `dmesg | grep -iE 'nvidia|NVRM'`; after a kernel update build it for this "
      "kernel (`dkms status`, kernel headers), then reboot"),
@@ -235,7 +235,11 @@ _TOTAL_FAILURES = (
     (r"Unable to determine the device handle|GPU is lost|has fallen off the bus", "stop_start",
      "a GPU is lost",
      "Stop and start the instance, so that EC2 moves it to another host; a reboot stays on the faulty one"),
-    (r"Insufficient [Pp]ermissions|NVML: Unknown Error", "driver",
+    (r"find libnvidia-ml\.so|loading shared libraries: libnvidia-ml", "driver",
+     "the library of NVML is missing, or no folder of the loader has it",
+     "Look at `ldconfig -p | grep libnvidia-ml`: run `ldconfig`, else install the driver's libraries in the version of "
+     "the loaded module (/proc/driver/nvidia/version)"),
+    (r"Insufficient [Pp]ermissions|required permissions|NVML: Unknown Error", "driver",
      "NVML may not open the device nodes of the GPUs",
      "Look at `ls -l /dev/nvidia*`; restart a container (after `systemctl daemon-reload` it lost its devices), else "
      "run `nvidia-modprobe -c 0 -u`"),
@@ -291,7 +295,7 @@ PROMISED = {
     "g5g.16xlarge": 2, "g5g.metal": 2, "g6.xlarge": 1, "g6.2xlarge": 1, "g6.4xlarge": 1, "g6.8xlarge": 1,
     "g6.12xlarge": 4, "g6.16xlarge": 1, "g6.24xlarge": 4, "g6.48xlarge": 8, "g6e.xlarge": 1, "g6e.2xlarge": 1,
     "g6e.4xlarge": 1, "g6e.8xlarge": 1, "g6e.12xlarge": 4, "g6e.16xlarge": 1, "g6e.24xlarge": 4, "g6e.48xlarge":
-    8, "gr6.4xlarge": 1, "gr6.8xlarge": 1, "g7.2xlarge": 1, "g7.4xlarge": 1, "g7.8xlarge": 1, "g7.12xlarge": 2,
+    8, "g6f.large": 1, "g6f.xlarge": 1, "g6f.2xlarge": 1, "g6f.4xlarge": 1, "gr6f.4xlarge": 1, "gr6.4xlarge": 1, "gr6.8xlarge": 1, "g7.2xlarge": 1, "g7.4xlarge": 1, "g7.8xlarge": 1, "g7.12xlarge": 2,
     "g7.24xlarge": 4, "g7.48xlarge": 8, "g7e.2xlarge": 1, "g7e.4xlarge": 1, "g7e.8xlarge": 1, "g7e.12xlarge": 2,
     "g7e.24xlarge": 4, "g7e.48xlarge": 8,
 }  # fmt: skip
@@ -390,6 +394,7 @@ def _nodes(machine: Machine, minors: Dict[str, str]) -> Iterator[Finding]:
 _UNITS = (
     "nvidia-fabricmanager.service", "nvidia-persistenced.service", "nvidia-imex.service", "nvidia-dcgm.service",
     "nvidia-cdi-refresh.service", "nvidia-mps.service", "nvidia-powerd.service", "nvidia_gpu_settings_service.service",
+    "nvidia-gridd.service",
 )  # fmt: skip
 _UNIT_VALUES = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,Result,Type,ConditionResult,StateChangeTimestampMonotonic,"
@@ -445,6 +450,10 @@ def _trouble_of_unit(state: Record) -> str:
     return ""
 
 
+_LICENCE = (
+    "Read `journalctl -u nvidia-gridd` and start the unit; where there is none, install NVIDIA's GRID driver of AWS's "
+    "bucket, whose licence is part of the instance's price"
+)
 _GPU_FIELDS = (
     ("name", "product_name"), ("uuid", "uuid"), ("serial", "serial"), ("temperature", "temperature/gpu_temp"),
     ("recovery_action", "gpu_recovery_action"),
@@ -488,6 +497,11 @@ def _gpu_findings(row: Record, gpu: ElementTree.Element) -> Iterator[Finding]:
         yield _finding("action", subject, text + " errors since the driver was loaded", "reboot")
     for kind, text in readings.repairs(gpu):
         yield _finding("action", subject, text, kind)
+    licence = gpu.findtext("vgpu_software_licensed_product/license_status")
+    if readings.is_vgpu(gpu) and licence is not None and not licence.strip().startswith("Licensed"):
+        level = "watch" if licence.strip() == "Unlicensed (Unrestricted)" else "action"  # for its first minutes
+        text = "the vGPU has no licence: %s; without one it is slowed down, and CUDA fails" % (licence.strip() or "?")
+        yield Finding(level, subject, text, "repair_service", _LICENCE)
     for reason in row["slowdowns"]:
         if reason in _SLOWDOWNS:
             yield _finding(_SLOWDOWNS[reason], subject, "clocks are lowered: " + reason, "check_cooling")
@@ -1261,6 +1275,11 @@ def mig_enabled(gpu: Any) -> bool:
     return read_flag(gpu.findtext("mig_mode/current_mig")).is_set()
 
 
+def is_vgpu(gpu: Any) -> bool:
+    """Whether a <gpu> is a part of a board, in the machine that has the part."""
+    return (gpu.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip().upper() == "VGPU"
+
+
 def excluded_by_mode(gpu: Any, path: str) -> bool:
     """Whether a healthy <gpu> prints `N/A` for a value, or for the group that has it, because of its mode.
 
@@ -1268,7 +1287,7 @@ def excluded_by_mode(gpu: Any, path: str) -> bool:
     A100 with 535.54.03, H100 and H200 with 590.48.01). A vGPU shows its names alone. An error in place of a value is
     unknown in any mode.
     """
-    if (gpu.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip().upper() == "VGPU":
+    if is_vgpu(gpu):
         return path not in ("product_name", "uuid")
     return mig_enabled(gpu) and path.startswith(_ABSENT_UNDER_MIG)
 
@@ -1402,12 +1421,19 @@ def link_counters(printed: str) -> list[LinkCounter]:
     return found
 
 
+# GPUs all of whose links lead to NVSwitches: SXM boards. Others leave links unused (V100, bridges between two boards).
+_ON_NVSWITCH = re.compile(r"A100-SXM4|H100 80GB HBM3|H200(?! NVL)|B[23]00|GB[23]00")
+_ALL_INACTIVE = re.compile(r"all links are inactive", re.IGNORECASE)
+_OF_A_MACHINE = 4  # GPUs of a machine with NVSwitches, at least; EC2 has one alone without any (p5.4xlarge)
+
+
 def inactive_links(*printed: str) -> dict[int, str]:
     """GPU → what is missing, of `nvidia-smi nvlink -s` or `-e`: links that are inactive, or fewer than other GPUs have.
 
-    Empty where no GPU has an active link: the machine has no NVLink, or shows none of it.
+    Links that are inactive on all GPUs alike are a fault where all lead to NVSwitches: a switch is missing. Else they are
+    none, and neither is a machine without an active link.
     """
-    active, headed = {}, set()  # type: dict[int, set[int]], set[int]
+    active, headed, switched = {}, set(), set()  # type: dict[int, set[int]], set[int], set[int]
     inactive = {}  # type: dict[int, set[int]]
     for text in printed:
         gpu = None  # type: Optional[int]
@@ -1416,21 +1442,27 @@ def inactive_links(*printed: str) -> dict[int, str]:
             if heading:
                 gpu = int(heading.group(1))
                 headed.add(gpu)
+                if _ON_NVSWITCH.search(line):
+                    switched.add(gpu)
             elif gpu is not None and _NO_LINKS.search(line):
                 headed.discard(gpu)
+            elif gpu is not None and _ALL_INACTIVE.search(line):
+                inactive.setdefault(gpu, set())
             elif row and gpu is not None:
                 down = row.group(3).strip("<>").lower() == "inactive"
                 (inactive if down else active).setdefault(gpu, set()).add(int(row.group(1)))
     for gpu, links in inactive.items():
         active.get(gpu, set()).difference_update(links)
     most = max([len(links) for links in active.values()] or [0])
+    is_whole = len(headed & switched) >= _OF_A_MACHINE
     faults = {}
-    for gpu in sorted(headed) if most else ():
-        count = len(active.get(gpu, ()))
-        if count < most:
-            down = sorted(inactive.get(gpu, ()))
+    for gpu in sorted(headed):
+        count, down = len(active.get(gpu, ())), sorted(inactive.get(gpu, ()))
+        of_switch = is_whole and gpu in switched and gpu in inactive
+        if count < most or of_switch:
             named = ": inactive %s" % ", ".join(map(str, down)) if down and count else ""
-            faults[gpu] = "%d of %d NVLinks are active%s" % (count, most, named)
+            total = max(most, count + len(down))
+            faults[gpu] = "%d of %d NVLinks are active%s" % (count, total, named) if total else "no NVLink is active"
     return faults
 
 

@@ -53,6 +53,36 @@ def test_state_of_a_gpu(bench: Bench, gpu: dict[str, str], expected: list[tuple[
     }  # fmt: skip
 
 
+# nvidia-smi -q in a guest with a part of a GPU (public captures: RTXA6000-24Q with 535.183.06, a GRID V100 with 550).
+VGPU = """<log><driver_version>580.178.04</driver_version><gpu id="00000000:00:1E.0">
+<product_name>NVIDIA L4-3Q</product_name><product_architecture>Ada Lovelace</product_architecture><uuid>GPU-1</uuid>
+<gpu_virtualization_mode><virtualization_mode>VGPU</virtualization_mode></gpu_virtualization_mode>
+<vgpu_software_licensed_product><licensed_product_name>NVIDIA RTX Virtual Workstation</licensed_product_name>
+<license_status>{licence}</license_status></vgpu_software_licensed_product>
+<fan_speed>N/A</fan_speed><clocks_event_reasons>N/A</clocks_event_reasons>
+<fb_memory_usage><total>3072 MiB</total><used>47 MiB</used><free>2800 MiB</free></fb_memory_usage>
+<utilization><gpu_util>0 %</gpu_util><memory_util>0 %</memory_util></utilization>
+<ecc_mode><current_ecc>Enabled</current_ecc></ecc_mode><ecc_errors><volatile><sram_correctable>N/A</sram_correctable>
+<dram_uncorrectable>0</dram_uncorrectable></volatile></ecc_errors><remapped_rows>N/A</remapped_rows>
+<temperature><gpu_temp>N/A</gpu_temp></temperature><gpu_power_readings><power_draw>N/A</power_draw></gpu_power_readings>
+<clocks><graphics_clock>210 MHz</graphics_clock><sm_clock>210 MHz</sm_clock><mem_clock>405 MHz</mem_clock></clocks>
+<fabric><state>N/A</state><status>N/A</status></fabric></gpu></log>"""
+
+
+@pytest.mark.parametrize(
+    ("licence", "level"),
+    [
+        ("Licensed (Expiry: N/A)", ""), ("Licensed (Expiry: 2026-7-7 16:1:44 GMT)", ""),
+        ("Unlicensed (Unrestricted)", "watch"), ("Unlicensed (Restricted)", "action"), ("Unlicensed", "action"),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_gpu_is_healthy_with_a_licence(bench: Bench, licence: str, level: str) -> None:
+    bench.prints("nvidia-smi", VGPU.format(licence=licence))
+    found = of(bench.diagnose(), "gpus")
+    text = f"the vGPU has no licence: {licence}; without one it is slowed down, and CUDA fails"
+    assert found == ([(level, "GPU 00000000:00:1E.0", text, "repair_service")] if level else [])
+
+
 LOST_ROW = "00000000:1F:00.0, [GPU is lost]"
 
 
@@ -244,6 +274,11 @@ def test_findings_of_what_gpus_compute() -> None:
         ("Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error\n", 255, "stop_start",
          "a GPU is lost", "Stop and start the instance"),
         ("Failed to initialize NVML: Unknown Error\n", 255, "driver", "device nodes", "ls -l /dev/nvidia*"),
+        ("Failed to initialize NVML: Driver Not Loaded\n", 9, "driver", "the kernel module nvidia is not loaded", "dkms"),
+        ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display "
+         "Driver is properly installed and present in your system.\n", 12, "driver", "library of NVML", "ldconfig"),
+        ("NVIDIA-SMI has failed because you do not have the required permissions to access NVIDIA devices\n", 4,
+         "driver", "device nodes", "ls -l /dev/nvidia*"),
     ],
 )  # fmt: skip
 def test_total_failure_of_nvidia_smi_is_a_finding_with_a_step(

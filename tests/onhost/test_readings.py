@@ -272,6 +272,8 @@ def _states(*gpus: str) -> str:
 
 
 UP = "\n".join(f"\t Link {link}: 53.125 GB/s" for link in range(18))
+LINK_5_DOWN = UP.replace("Link 5: 53.125 GB/s", "Link 5: <inactive>")
+ALL_DOWN = UP.replace("53.125 GB/s", "<inactive>")
 NONE_UP = "NVML: Unable to retrieve NVLink information as all links are inActive"  # leptonai/gpud#1085
 
 
@@ -281,7 +283,7 @@ NONE_UP = "NVML: Unable to retrieve NVLink information as all links are inActive
         (_states(UP, UP), {}),
         (_states(UP, NONE_UP), {1: "0 of 18 NVLinks are active"}),
         (
-            _states(UP.replace("Link 5: 53.125 GB/s", "Link 5: <inactive>"), UP),
+            _states(LINK_5_DOWN, UP),
             {0: "17 of 18 NVLinks are active: inactive 5"},
         ),
         (_states(NONE_UP, NONE_UP), {}),
@@ -290,6 +292,13 @@ NONE_UP = "NVML: Unable to retrieve NVLink information as all links are inActive
             {1: "1 of 2 NVLinks are active"},
         ),
         ("", {}),
+        # A link of each GPU is down: the NVSwitch to which it leads. A V100 leaves links unused, two boards are no HGX.
+        (_states(*[LINK_5_DOWN] * 8), dict.fromkeys(range(8), "17 of 18 NVLinks are active: inactive 5")),
+        (_states(*[LINK_5_DOWN] * 2), {}),
+        (_states(*[LINK_5_DOWN] * 8).replace("NVIDIA B200", "Tesla V100-SXM2-16GB"), {}),
+        (_states(*[NONE_UP] * 8), dict.fromkeys(range(8), "no NVLink is active")),
+        (_states(*[ALL_DOWN] * 8), dict.fromkeys(range(8), "0 of 18 NVLinks are active")),
+        (_states(*[ALL_DOWN] * 8).replace("NVIDIA B200", "NVIDIA H200 NVL"), {}),
         # One GPU of several in MIG mode, one without NVLink: neither shows links, and neither is a fault.
         (_states(UP, "Nvlink queries are not supported for Devices in MIG mode"), {}),
         (_states("Device does not have or support Nvlink", UP), {}),
