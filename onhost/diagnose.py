@@ -295,7 +295,8 @@ PROMISED = {
     "g5g.16xlarge": 2, "g5g.metal": 2, "g6.xlarge": 1, "g6.2xlarge": 1, "g6.4xlarge": 1, "g6.8xlarge": 1,
     "g6.12xlarge": 4, "g6.16xlarge": 1, "g6.24xlarge": 4, "g6.48xlarge": 8, "g6e.xlarge": 1, "g6e.2xlarge": 1,
     "g6e.4xlarge": 1, "g6e.8xlarge": 1, "g6e.12xlarge": 4, "g6e.16xlarge": 1, "g6e.24xlarge": 4, "g6e.48xlarge":
-    8, "g6f.large": 1, "g6f.xlarge": 1, "g6f.2xlarge": 1, "g6f.4xlarge": 1, "gr6f.4xlarge": 1, "gr6.4xlarge": 1, "gr6.8xlarge": 1, "g7.2xlarge": 1, "g7.4xlarge": 1, "g7.8xlarge": 1, "g7.12xlarge": 2,
+    8, "g6f.large": 1, "g6f.xlarge": 1, "g6f.2xlarge": 1, "g6f.4xlarge": 1, "gr6f.4xlarge": 1,
+    "gr6.4xlarge": 1, "gr6.8xlarge": 1, "g7.2xlarge": 1, "g7.4xlarge": 1, "g7.8xlarge": 1, "g7.12xlarge": 2,
     "g7.24xlarge": 4, "g7.48xlarge": 8, "g7e.2xlarge": 1, "g7e.4xlarge": 1, "g7e.8xlarge": 1, "g7e.12xlarge": 2,
     "g7e.24xlarge": 4, "g7e.48xlarge": 8,
 }  # fmt: skip
@@ -1430,8 +1431,8 @@ _OF_A_MACHINE = 4  # GPUs of a machine with NVSwitches, at least; EC2 has one al
 def inactive_links(*printed: str) -> dict[int, str]:
     """GPU → what is missing, of `nvidia-smi nvlink -s` or `-e`: links that are inactive, or fewer than other GPUs have.
 
-    Links that are inactive on all GPUs alike are a fault where all lead to NVSwitches: a switch is missing. Else they are
-    none, and neither is a machine without an active link.
+    Links that are inactive on all GPUs alike are a fault where all lead to NVSwitches: a switch is missing. Else they
+    are none, and neither is a machine without an active link.
     """
     active, headed, switched = {}, set(), set()  # type: dict[int, set[int]], set[int], set[int]
     inactive = {}  # type: dict[int, set[int]]

@@ -274,7 +274,7 @@ def test_findings_of_what_gpus_compute() -> None:
         ("Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error\n", 255, "stop_start",
          "a GPU is lost", "Stop and start the instance"),
         ("Failed to initialize NVML: Unknown Error\n", 255, "driver", "device nodes", "ls -l /dev/nvidia*"),
-        ("Failed to initialize NVML: Driver Not Loaded\n", 9, "driver", "the kernel module nvidia is not loaded", "dkms"),
+        ("Failed to initialize NVML: Driver Not Loaded\n", 9, "driver", "nvidia is not loaded", "dkms status"),
         ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display "
          "Driver is properly installed and present in your system.\n", 12, "driver", "library of NVML", "ldconfig"),
         ("NVIDIA-SMI has failed because you do not have the required permissions to access NVIDIA devices\n", 4,

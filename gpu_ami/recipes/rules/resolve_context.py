@@ -200,7 +200,7 @@ class ResolveContext:
         return self.facts.instance_types["families"][row["family"]]  # type: ignore[no-any-return]
 
     def is_built_for(self, instance_type: str) -> bool:
-        """Whether the image can be built for an instance type: fractions of a GPU need a base AMI's or GRID's driver."""
+        """Whether the image can be built for a type: fractions of a GPU need a base AMI's or GRID's driver."""
         if "refused" not in self.family(instance_type) or self.branch_of(instance_type):
             return True
         return (

@@ -148,7 +148,7 @@ def accelerators_have_drivers(context: ResolveContext, _chosen: Assignment) -> I
 
 
 def _first_driver(context: ResolveContext) -> str:
-    """What the next plan does not refuse: the newest driver, the last branch of older GPUs with its module, or two images."""
+    """What the next plan does not refuse: the newest driver, the last branch of older GPUs, or an image for each."""
     if apart := apart_by_driver(context):
         return apart
     limits = [row.get("driver", {}).get("last") for gpu in context.gpus for row in (gpu.architecture, gpu.model)]

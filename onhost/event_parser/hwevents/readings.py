@@ -381,8 +381,8 @@ _OF_A_MACHINE = 4  # GPUs of a machine with NVSwitches, at least; EC2 has one al
 def inactive_links(*printed: str) -> dict[int, str]:
     """GPU → what is missing, of `nvidia-smi nvlink -s` or `-e`: links that are inactive, or fewer than other GPUs have.
 
-    Links that are inactive on all GPUs alike are a fault where all lead to NVSwitches: a switch is missing. Else they are
-    none, and neither is a machine without an active link.
+    Links that are inactive on all GPUs alike are a fault where all lead to NVSwitches: a switch is missing. Else they
+    are none, and neither is a machine without an active link.
     """
     active, headed, switched = {}, set(), set()  # type: dict[int, set[int]], set[int], set[int]
     inactive = {}  # type: dict[int, set[int]]

@@ -277,7 +277,8 @@ def of_base(context: ResolveContext, sources: Sources) -> DriverOfBase:
     if fractions := [name for name, facts in context.instance_types.items() if "fraction_of" in facts.get("gpu", {})]:
         section["fractions"] = fractions
         sources.note(
-            f"{', '.join(fractions)}: a fraction of a GPU (vGPU) is proven on AWS alone: the local region has none, and CUDA has no unified memory there"
+            f"{', '.join(fractions)}: a fraction of a GPU (vGPU) is proven on AWS alone: the local region has none, and"
+            " CUDA has no unified memory there"
         )
     branches = "; ".join(map(str, context.driver_branches))
     sources.note(f"{context.base_ami} takes one of its drivers at the first boot, by the instance type: {branches}")
