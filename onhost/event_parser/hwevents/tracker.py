@@ -347,8 +347,8 @@ class Tracker:
         self.driver = memory.get("driver")
         self._named_last = memory.get("named_last")
         self._identity = dict(memory.get("identity", {}))
-        self._partial_loss = {key: tuple([*value, ""][:4]) for key, value in memory.get("partial_loss", {}).items()}  # type: ignore[misc]
-        self._unfit = {key: tuple(value) for key, value in memory.get("unfit", {}).items()}  # type: ignore[misc]
+        self._partial_loss = {key: tuple([*value, ""][:4]) for key, value in memory.get("partial_loss", {}).items()}
+        self._unfit = {key: tuple(value) for key, value in memory.get("unfit", {}).items()}
         self._rate_limits = {key: (value[0], value[1]) for key, value in memory.get("rate_limits", {}).items()}
         self._fallen = {key: (value[0], value[1]) for key, value in memory.get("fallen", {}).items()}
         self._heads = dict(memory.get("heads", {}))
