@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import types
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from xml.etree import ElementTree
 
 try:
@@ -484,7 +484,8 @@ def _active(gpu: ElementTree.Element) -> Iterator[str]:
 def _gpu_findings(row: Record, gpu: ElementTree.Element) -> Iterator[Finding]:
     subject = "GPU " + row["pci"]
     if row["unknown"]:
-        yield _finding("action", subject, "unknown: " + readings.shown_unknown(row["unknown"]), "unknown")
+        text = "unknown: " + readings.shown_unknown(row["unknown"])
+        yield _finding("action", subject, text, _kind_of_unknown(row["unknown"].values()))
     elif row["fabric"]:
         yield _finding("action", subject, "NVLink fabric: " + ", ".join(row["fabric"]), "fabric")
     errors = sum(n for name, n in row["ecc"]["volatile"].items() if "uncorrectable" in name or name == "double_bit")
@@ -510,6 +511,14 @@ def _gpu_findings(row: Record, gpu: ElementTree.Element) -> Iterator[Finding]:
     if asked.state == readings.KNOWN and asked.text != "None":
         kind = "drain" if row["recovery_action"] == "Drain P2P" else "reboot"
         yield _finding("action", subject, "the driver asks for: " + row["recovery_action"], kind)
+
+
+def _kind_of_unknown(texts: Iterable[str]) -> str:
+    """What NVML's errors in place of values ask for: an event of the same loss gives the same advice."""
+    shown = " ".join(texts).lower()
+    if "gpu is lost" in shown:
+        return "stop_start"
+    return "reboot" if "requires reset" in shown or "reset required" in shown else "unknown"
 
 
 def nvlink(machine: Machine) -> Tuple[Any, List[Finding]]:

@@ -29,7 +29,12 @@ from tests.replicas.conftest import A100, machine  # noqa: F401  (a fixture)
             [("action", "clocks are lowered: hw_thermal_slowdown", "check_cooling")],
         ),
         ({"recovery": "Drain P2P"}, [("action", "the driver asks for: Drain P2P", "drain")]),
-        ({"temperature": "GPU is lost"}, [("action", "unknown: temperature/gpu_temp: GPU is lost", "unknown")]),
+        ({"temperature": "GPU is lost"}, [("action", "unknown: temperature/gpu_temp: GPU is lost", "stop_start")]),
+        (
+            {"temperature": "GPU requires reset"},  # NVIDIA/open-gpu-kernel-modules#847
+            [("action", "unknown: temperature/gpu_temp: GPU requires reset", "reboot")],
+        ),
+        ({"temperature": "Unknown Error"}, [("action", "unknown: temperature/gpu_temp: Unknown Error", "unknown")]),
         ({"temperature": ""}, [("action", "unknown: temperature/gpu_temp: no value", "unknown")]),
         ({"temperature": "N/A"}, [("action", "unknown: temperature/gpu_temp: N/A", "unknown")]),
         ({"pending": "ERR!"}, [("action", "unknown: remapped_rows/remapped_row_pending: ERR!", "unknown")]),
