@@ -48,6 +48,7 @@ _TYPE_NAMES = {str: "name", bool: "boolean (true or false)"}
 PLUGINS = release_schema().keys("metrics", "metrics_collected") - {"nvidia_smi"} | {"nvidia_gpu"}
 GPU_KEYS = ("measurement", "metrics_collection_interval", "append_dimensions", "drop_original_metrics")
 APPENDED_DIMENSIONS = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
+_ZONE = re.compile(r"[a-z]{2}(-[a-z0-9]+)+-[0-9]+[a-z]")
 _NAMESPACE = re.compile(r"(?!:)[0-9A-Za-z.\-_/#: ]{1,255}")
 LOG_ENTRIES = {name: ("logs", "logs_collected", name, "collect_list", "[]") for name in ("files", "journald")}
 _PRIORITIES = release_schema().rule(*LOG_ENTRIES["journald"], "priority")["values"]
@@ -117,6 +118,9 @@ def _agent(section: Mapping[str, object]) -> Iterator[Finding]:
         value = section.get(key, kind("x"))
         if not isinstance(value, kind) or value == "":
             yield Finding(ERROR, f"agent.{key}", f"expected a {_TYPE_NAMES[kind]}, got {value!r}")
+    region = section.get("region")
+    if isinstance(region, str) and _ZONE.fullmatch(region):
+        yield Finding(WARNING, "agent.region", f"{region!r} is an Availability Zone: the agent reaches no endpoint")
 
 
 def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
@@ -450,9 +454,9 @@ def _journald(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
 
 def _destination(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
     group = entry.get("log_group_name")
-    if not group:
+    if not group and "file_path" in entry:
         yield Finding(WARNING, f"{where}.log_group_name", "missing: the agent names the group after the file")
-    else:
+    elif group:  # the table says where it is required
         yield from _placeholders(group, f"{where}.log_group_name")
         yield from _name(group, f"{where}.log_group_name", r"[.\-_/#A-Za-z0-9]", "letters, digits and . - _ / #")
         if str(group).startswith("aws/"):

@@ -75,6 +75,19 @@ def test_what_the_agent_accepts_is_no_error(config: dict[str, Any], warning: str
     assert not warning or any(warning in finding.message for finding in findings)
 
 
+def test_a_journal_without_a_group_has_one_finding() -> None:
+    [finding] = [found for found in lint(logs(journald={"units": ["a"]})) if "log_group_name" in found.path]
+    assert finding.severity == ERROR and "refuses" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("region", "is_zone"), [("us-east-1a", True), ("us-west-2-lax-1a", True), ("us-gov-west-1", False)]
+)
+def test_a_zone_is_no_region(region: str, is_zone: bool) -> None:
+    found = [finding.message for finding in lint({"agent": {"region": region}}) if finding.path == "agent.region"]
+    assert found == ([f"{region!r} is an Availability Zone: the agent reaches no endpoint"] if is_zone else [])
+
+
 def test_facts_name_their_release_and_every_group_is_used_and_known() -> None:
     used: set[str] = set()
 
