@@ -307,10 +307,13 @@ def released(facts: Facts, component: str, version: str) -> str:
 def not_released(facts: Facts, component: str, version: str) -> str:
     """Why a version seems not to exist; "" where that is not known."""
     row = facts.released["components"].get(component)
-    known = _listed(row) if row else []
-    if not known or released(facts, component, version) or parts(version) > max(map(parts, known)):
+    if row is None or released(facts, component, version):
         return ""
-    return f"no such release is known up to {row['until']} ({row['source']})" if row else ""
+    days = {**row["dated"], **row.get("used", {})}  # whole until its day: what is newer may have come since
+    whole = [parts(known) for known, day in days.items() if str(day) <= str(row["until"])]
+    if not whole or parts(version) > max(whole):
+        return ""
+    return f"no such release is known up to {row['until']} ({row['source']})"
 
 
 def _listed(row: Row) -> list[str]:

@@ -125,6 +125,13 @@ def test_branch_with_releases_that_the_tables_lack_exists() -> None:
     assert not_released(FACTS, "nvidia_driver", "460") == ""
 
 
+def test_version_that_may_have_come_since_is_not_said_not_to_exist() -> None:
+    """The list of drivers is whole until a day; single later ones are in it, too."""
+    row = FACTS.released["components"]["nvidia_driver"]
+    assert "620.70.06" in row["dated"] and str(row["until"]) < "2026-04"
+    assert not_released(FACTS, "nvidia_driver", "610.60.01") == ""
+
+
 def test_version_newer_than_the_lists_may_exist() -> None:
     assert not_released(FACTS, "nccl", "9.1.1") == released(FACTS, "nccl", "9.1.1") == ""
 
