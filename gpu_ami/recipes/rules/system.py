@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
-from gpu_ami.recipes.facts import at_least, at_most
+from gpu_ami.recipes.facts import ARCHITECTURES, Row, at_least, at_most
 from gpu_ami.recipes.rules.component import OwnLog
 from gpu_ami.recipes.rules.driver import BOTH_MODULES, apart_by_driver
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext
@@ -61,9 +61,25 @@ def source_ami_is_found_in_one_way(context: ResolveContext, _chosen: Assignment)
 def node_has_os(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
     allowed = context.node["operating_systems"]
     if context.os_name not in allowed:
+        if other := context.node.get("of_others", {}).get(context.os_name):
+            yield _of_others(context, other)
+            return
         ended = context.node.get("ended", {}).get(context.os_name)
         text = f"{context.node_name} has no base AMI with {context.os_name}" + (f": {ended}" if ended else "")
         yield Conflict("os", text, context.node["source"], nearest=f"os {' or '.join(allowed)}, or node ec2")
+
+
+def _of_others(context: ResolveContext, other: Row) -> Conflict:
+    """A base AMI that is there and that the family's role and checks do not know."""
+    deb = ARCHITECTURES[context.values["architecture"]].deb
+    name = other["name"].format(version=context.node_version, release=context.os["version"], deb=deb)
+    nearest = (
+        f"os {' or '.join(context.node['operating_systems'])}; or node ec2 without node_version, with source_ami.owner "
+        f'"{other["owner"]}", source_ami.name "{name}" and container_toolkit.runtime containerd: then nothing proves '
+        "that it joins a cluster"
+    )
+    text = f"{context.node_name} has no base AMI with {context.os_name} of its own: {other['why']}"
+    return Conflict("os", text, other["source"], nearest=nearest)
 
 
 def node_has_version(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
