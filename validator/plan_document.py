@@ -295,6 +295,13 @@ class NcclTests(SourceBuild):
     capabilities: NotRequired[list[str]]
 
 
+class Gds(PackagedComponent):
+    """GPUDirect Storage; `version` is of nvidia-fs. tools: of gds-tools and libcufile. build: make's variables."""
+
+    tools: NotRequired[str]
+    build: NotRequired[dict[str, int]]
+
+
 class ContainerToolkit(PackagedComponent):
     """The NVIDIA container toolkit and the container runtime that it configures."""
 

@@ -21,7 +21,9 @@ from validator.probes.agent import config as agent_config
 
 RECIPE_FILE = "recipe.yml"
 # What of a component's section a recipe says beside the version.
-_CHOSEN = ("nvidia_driver", "cuda", "cudnn", "nccl", "efa", "ofi_nccl", "gdrcopy", "dcgm", "container_toolkit", "mkl")
+_CHOSEN = (
+    "nvidia_driver", "cuda", "cudnn", "nccl", "efa", "ofi_nccl", "gdrcopy", "gds", "dcgm", "container_toolkit", "mkl",
+)  # fmt: skip
 # Types of GPUs that drivers of every branch in service support, in both flavours: what is found is not judged for
 # hardware that nobody asked for.
 _DEFAULT_TYPES = {"x86_64": "g5.12xlarge", "arm64": "g5g.xlarge"}

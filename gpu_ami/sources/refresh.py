@@ -29,6 +29,7 @@ _NAMES = {
     "cudnn": r"libcudnn9-cuda-(\d+)",
     "dcgm": r"datacenter-gpu-manager-4-core",
     "container_toolkit": r"nvidia-container-toolkit",
+    "gds": r"nvidia-fs-dkms",
 }
 _COMPANIONS = ("fabric_manager", "imex")  # of the driver's version: their packages are compared
 _FROM_TAGS = ("gdrcopy", "nccl_tests", "ofi_nccl")

@@ -49,6 +49,15 @@ def test_a_sites_role_declares_its_sources(tmp_path: Path) -> None:
     assert found["monitoring"].version == "1.9.0"
 
 
+def test_gpudirect_storage_is_read_from_package_and_module(tmp_path: Path) -> None:
+    image = foreign.Image(tmp_path / "root", "ubuntu2404", kernels=("7.0.0-1014-aws",))
+    image.install("nvidia-fs-dkms", version="2.29.4-1")
+    image.module("7.0.0-1014-aws", "nvidia-fs", "2.28.4")
+    found = observe.read_files(image.done()).found["gds"]
+    read = {str(reading["source"]): reading["version"] for reading in found.readings}
+    assert read == {"package database": "2.29.4", "module on disk": "2.28.4"}
+
+
 def test_versions_that_the_facts_lack_are_the_newest_of_their_branch(tmp_path: Path) -> None:
     facts = load_facts()
     image = foreign.Image(tmp_path / "root", "debian12")

@@ -278,6 +278,24 @@ def test_gdrcopy_is_built_as_the_original_is(tmp_path: Path) -> None:
     assert b"description=gpu-ami replica of the GDRCopy" in text
 
 
+@needs_headers
+def test_nvidia_fs_is_built_against_the_driver_s_symbols(tmp_path: Path) -> None:
+    """With the sizes of the environment, as the original's Makefile; the driver's source is what gives the versions."""
+    for name, version in (("nvidia-fs-dkms", "2.29.4-1"), ("nvidia-kernel-open-dkms", "580.95.05-1")):
+        row = table.find_row("packages", name, kind="deb", asked_by="this test")
+        staging.stage(row, table.Package(name, version, "deb", "x86_64", row).values, tmp_path)
+    tree, driver = tmp_path / "usr/src/nvidia-fs-2.29.4", tmp_path / "usr/src/nvidia-580.95.05"
+    kernel = HEADERS[-1].parent
+    run(["make", "-C", kernel, f"M={driver}", "modules"], timeout=300)
+    (tree / "nvidia.mk").write_text(f"KBUILD_EXTRA_SYMBOLS := {driver}/Module.symvers\n")
+    sizes = {"NVFS_MAX_PEER_DEVS": "128", "NVFS_MAX_PCI_DEPTH": "16"}
+    made = [f"{name}={size}" for name, size in sizes.items()]
+    built = run(["make", "-C", kernel, f"M={tree}", "V=1", "modules", *made], timeout=300)
+    assert "-DMAX_PEER_DEVS=128 -DMAX_PCI_DEPTH=16" in built.stdout
+    data = (tree / "nvidia-fs.ko").read_bytes()
+    assert b"version=2.29.4\0" in data and b"depends=nvidia\0" in data and b"nvidia_p2p_get_pages" in data
+
+
 def test_efa_s_installer_knows_its_options(tmp_path: Path) -> None:
     """What it refuses before it touches anything; that it installs is for sandboxes to show."""
     shutil.copytree(REPLICAS / "efa/installer", tmp_path, dirs_exist_ok=True)

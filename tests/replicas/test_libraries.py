@@ -13,7 +13,7 @@ import pytest
 from gpu_ami import process
 from localregion.mirror import staging
 from localregion.mirror.table import Package, find_row
-from validator.checks import cuda, cudnn, mkl, nccl
+from validator.checks import cuda, cudnn, gds, mkl, nccl
 from validator.probes import shared_libraries
 
 pytestmark = pytest.mark.slow
@@ -24,6 +24,7 @@ CUDNN = ("cudnnGetVersion", "size", cudnn.version)
 BUILT_FOR = ("cudnnGetCudartVersion", "size", cuda.version)
 CUDART = ("cudaRuntimeGetVersion", "int*", cuda.version)
 CUDA = ("cuDriverGetVersion", "int*", cuda.version)
+CUFILE = ("cuFileGetVersion", "int*", gds.version)
 MKL = ("MKL_Get_Version_String", "char*", mkl.version)
 
 # package, version, its library, soname, what it is asked, the answer
@@ -39,6 +40,7 @@ CASES: list[tuple[str, str, str, str, tuple[str, str, Any], Any]] = [
     ("cuda-cudart-11-8", "11.8.0-1", "libcudart.so.11.8.0", "libcudart.so.11.0", CUDART, (11, 8)),
     ("cuda-compat-13-0", "580.95.05-1", "libcuda.so.580.95.05", "libcuda.so.1", CUDA, (13, 0)),
     ("cuda-compat-12-4", "550.54.15-1", "libcuda.so.550.54.15", "libcuda.so.1", CUDA, (12, 4)),
+    ("libcufile-13-3", "1.18.1.6-1", "libcufile.so.1.18.1.6", "libcufile.so.0", CUFILE, "1.18"),
     ("intel-mkl-2020.0-088", "2020.0-088", "libmkl_rt.so", "libmkl_rt.so", MKL, "2020.0"),
     ("intel-mkl-2020.4-912", "2020.4-912", "libmkl_rt.so", "libmkl_rt.so", MKL, "2020.4"),
 ]

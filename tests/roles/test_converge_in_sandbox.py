@@ -41,10 +41,11 @@ _SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", 
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe, and what hardware the tree of its base image shows."""
+    """A recipe, values above it, and what hardware the tree of its base image shows."""
 
     image: str
     devices: Devices
+    overrides: tuple[str, ...] = ()
 
 
 CASES = [
@@ -55,8 +56,8 @@ CASES = [
     Case("pcluster-3.16-al2023", Devices(gpu=8, nvswitch=6, efa=4)),
     Case("al2023-neuron", Devices(efa=8, neuron=16)),
     Case("ecs-al2023-gpu", Devices(gpu=8, nvswitch=6, efa=4)),
-    Case("al2023-compute", Devices(gpu=8, nvswitch=6, efa=4)),
-    Case("ubuntu2404-compute", Devices(gpu=8, nvswitch=6, efa=4)),
+    Case("al2023-compute", Devices(gpu=8, nvswitch=6, efa=4), ("gds.version=2.28.4",)),
+    Case("ubuntu2404-compute", Devices(gpu=8, nvswitch=6, efa=4), ("gds.version=2.29.4",)),
     Case("ubuntu2404-neuron", Devices(efa=8, neuron=16)),
     Case("ubuntu2404-workstation", Devices(gpu=1)),
 ]
@@ -104,7 +105,7 @@ def inventory(machine: Machine) -> Inventory:
 def entered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entered]:
     case: Case = request.param
     home, progress = home_dir(), Progress(mode="plain")
-    plan = make_plan(ROOT / "variables" / "recipes" / f"{case.image}.yml", region.local_place(home))
+    plan = make_plan(ROOT / "variables" / "recipes" / f"{case.image}.yml", region.local_place(home), case.overrides)
     mirror.ensure(home, plan=plan.document, agent_package=None, progress=progress)
     variables = ansible_variables(plan.document) | {"cloudwatch_agent_started": False, "event_parser_started": False}
     variables["gpu_ami_roles"] = [role for role in plan["roles"] if role != _NOT_AGAIN]

@@ -54,6 +54,7 @@ SKIPPED = {
     "efa": "its driver, libfabric, rdma-core and plugin, beyond what the installers before and after it have",
     "neuron": "devices and systems that it adds; its packages are taken by their minor versions",
     "gdrcopy": "the kernels and CUDA versions that it needs",
+    "gds": "the kernels on which its module builds, beyond what the releases before it build on",
     "ofi_nccl": "the NCCL and libfabric that it needs, beyond what the release before it needs",
     "nccl_tests": "the CUDA and NCCL that it compiles with",
     "kernel": "which modules build on it, the names of its packages",
