@@ -39,6 +39,7 @@ SCHEMA = "gpu-ami/diagnosis/1"
 SECONDS = 20.0  # of one probe
 _COMPUTE_SECONDS = 120.0
 NOT_INSTALLED, TIMED_OUT = 127, 124
+CORRUPT_INFOROM = 14  # nvidia-smi's (nvmlReturn_t)
 AGENT = "/opt/aws/amazon-cloudwatch-agent"
 PARSER = "/opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py"
 _ROWS = (
@@ -127,6 +128,8 @@ class Machine:
             raise Unanswered("missing", command[0] + " is not installed")
         if status == TIMED_OUT:
             raise Unanswered("timeout", "%s: no answer within %g s" % (" ".join(command), self.seconds))
+        if status == CORRUPT_INFOROM and command[0] == "nvidia-smi":  # a warning: it has printed all values
+            return (out + err).decode("utf-8", "replace")
         if status:
             first = out.decode("utf-8", "replace").strip().partition("\n")[0]
             why = "%s: exit status %d: %s" % (" ".join(command), status, first or "no output")
@@ -163,6 +166,7 @@ def _finding(level: str, subject: str, text: str, kind: str) -> Finding:
 def remapped_rows(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Rows of memory that each GPU has replaced, or could not."""
     printed = machine.run("nvidia-smi", "--query-remapped-rows=" + ",".join(_ROWS), "--format=csv,noheader")
+    printed = _CORRUPT.sub("", printed)
     names = [name.replace("remapped_rows.", "") for name in _ROWS]
     rows = [dict(zip(names, row)) for row in csv.reader(io.StringIO(printed), skipinitialspace=True) if row]
     if not rows:
@@ -183,9 +187,9 @@ def remapped_rows(machine: Machine) -> Tuple[Any, List[Finding]]:
 
 def gpus(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Identity, ECC errors, reasons of lower clocks and recovery action of each GPU."""
-    document = _nvidia_smi(machine)
+    document, findings = _nvidia_smi(machine)
     driver = readings.driver_version(document)
-    rows, findings = [], []  # type: List[Record], List[Finding]
+    rows = []  # type: List[Record]
     for gpu in document.iter("gpu"):
         row = {"pci": gpu.get("id", ""), "driver": driver}  # type: Record
         row.update((key, gpu.findtext(name, "")) for key, name in _GPU_FIELDS)
@@ -204,14 +208,25 @@ def gpus(machine: Machine) -> Tuple[Any, List[Finding]]:
     return rows, findings + _not_listed(machine, [row["pci"] for row in rows])
 
 
-def _nvidia_smi(machine: Machine) -> ElementTree.Element:
-    """The document of nvidia-smi -q -x. Unanswered, with a finding, for what it says when it can read no GPU."""
+# nvidia-smi prints this after the values and exits with 14 (GPU Operator, troubleshooting; microsoft/pai#3756).
+_CORRUPT = re.compile(r"^WARNING: infoROM is corrupted at gpu (\S+).*\n?", re.MULTILINE)
+
+
+def _nvidia_smi(machine: Machine) -> Tuple[ElementTree.Element, List[Finding]]:
+    """The document of nvidia-smi -q -x, with its warnings.
+
+    Unanswered, with a finding, for what it says when it can read no GPU.
+    """
     try:
         printed = machine.run("nvidia-smi", "-q", "-x")
     except Unanswered as error:
         raise Unanswered(error.status, str(error), _total_failure(error.printed)) from None
+    corrupt = "its infoROM is corrupted; it computes, but a count of errors or a setting may be lost"
+    warnings = [
+        _finding("watch", "GPU " + match.group(1), corrupt, "aws_support") for match in _CORRUPT.finditer(printed)
+    ]
     try:
-        return ElementTree.fromstring(printed)
+        return ElementTree.fromstring(_CORRUPT.sub("", printed)), warnings
     except ElementTree.ParseError as error:
         first = printed.strip().partition("\n")[0]
         why = "nvidia-smi -q -x: no XML: %s: %s" % (error, first)
@@ -524,7 +539,7 @@ def _kind_of_unknown(texts: Iterable[str]) -> str:
 def nvlink(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Error counters of the NVLinks since the driver was loaded. Single recovered errors belong to normal operation."""
     data, findings = {}, []  # type: Dict[str, Dict[str, int]], List[Finding]
-    printed = machine.run("nvidia-smi", "nvlink", "-e")
+    printed = _CORRUPT.sub("", machine.run("nvidia-smi", "nvlink", "-e"))
     for line in printed.splitlines():
         heading = re.match(r"GPU (\d+): ", line)
         if heading:

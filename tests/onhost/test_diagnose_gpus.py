@@ -88,6 +88,21 @@ def test_a_part_of_a_gpu_is_healthy_with_a_licence(bench: Bench, licence: str, l
     assert found == ([(level, "GPU 00000000:00:1E.0", text, "repair_service")] if level else [])
 
 
+def test_a_corrupt_inforom_hides_no_value(bench: Bench) -> None:
+    """nvidia-smi prints everything, then warns and exits with 14."""
+    bench.prints("nvidia-smi", xml({"recovery": "Reset"}) + "\nWARNING: infoROM is corrupted at gpu 0000:00:1B.0\n", 14)
+    document = bench.diagnose()
+    text = "its infoROM is corrupted; it computes, but a count of errors or a setting may be lost"
+    action, warning = of(document, "gpus")
+    assert warning == ("watch", "GPU 0000:00:1B.0", text, "aws_support")
+    assert action[0] == "action" and "Reset" in action[2]
+    bench.prints(
+        "nvidia-smi", "NVIDIA H100, 00000000:1C:00.0, No, Yes, 0, 1\nWARNING: infoROM is corrupted at gpu X\n", 14
+    )
+    (finding,) = of(bench.diagnose(), "remapped_rows")
+    assert finding == ("action", "GPU 00000000:1C:00.0", "a row remap is pending", "schedule_reboot")
+
+
 LOST_ROW = "00000000:1F:00.0, [GPU is lost]"
 
 
