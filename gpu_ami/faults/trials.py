@@ -47,6 +47,7 @@ for i in $(seq 120); do
 done
 """
 _AT_ONCE = 12  # an unexpected result in a group of twelve costs seven more trials
+_FLUSH_SECONDS = 60  # the agent's default of metrics.force_flush_interval
 _SLACK_SECONDS = 40.0  # in addition to three intervals of the agent: one to start, one to measure, one to send
 
 
@@ -259,6 +260,14 @@ class FaultSession:
         return _red(checks) | self._new_findings(faults)
 
     @property
+    def _flush_seconds(self) -> float:
+        """How long an agent that others configured keeps metrics before it sends them; our recipes' sends at once."""
+        plan = self.proof.plan
+        if not plan or not self._is_as_found or "cloudwatch_agent" not in plan:
+            return 0.0
+        return float(plan["cloudwatch_agent"]["config"].get("metrics", {}).get("force_flush_interval", _FLUSH_SECONDS))
+
+    @property
     def _is_as_found(self) -> bool:
         return bool(self.proof.plan and self.proof.plan.get("origin") == OBSERVED)
 
@@ -291,8 +300,8 @@ class FaultSession:
 
     def options(self, *faults: Fault) -> list[str]:
         """The validator's options for a trial of these faults: its deadline, and the checks that it skips."""
-        interval = self.proof.metrics_interval
-        options = ["--no-evidence", f"--arrival-seconds={3 * interval + _SLACK_SECONDS:g}"]
+        seconds = 3 * self.proof.metrics_interval + self._flush_seconds + _SLACK_SECONDS
+        options = ["--no-evidence", f"--arrival-seconds={seconds:g}"]
         if not any(fault.live for fault in faults):
             options += ["-m", "not live"]
         skipped = {

@@ -260,7 +260,7 @@ def _sections(observation: Observation, facts: Facts, types: Sequence[str]) -> d
     sections: dict[str, dict[str, Any]] = {}
     rows = facts.instance_types["instance_types"]
     for name, found in observation.found.items():
-        if name == "cloudwatch_agent":
+        if name in ("cloudwatch_agent", "drain_hook"):  # a section of its own; each check of the hook needs a recipe
             continue
         section: dict[str, Any] = {"version": found.version}
         if found.packages:
@@ -283,6 +283,8 @@ def _sections(observation: Observation, facts: Facts, types: Sequence[str]) -> d
             runtimes = observation.settings["runtimes"] or observation.settings["has_runtime"]
             section["runtime"] = runtimes[0] if runtimes else ""
             section["cdi"] = bool(found.version) and parts(found.version) >= parts("1.16")
+        if name == "lustre":
+            section["package"] = next(iter(found.packages), "")
         if name == "event_parser":
             section = {"raw_log": "/var/log/gpuevent.log", "json_log": "/var/log/gpuevent.jsonl"}
         sections[name] = section

@@ -422,3 +422,12 @@ def test_an_image_with_a_plan_has_no_findings(session: FaultSession) -> None:
 def test_faults_with_one_finding_are_tried_one_after_the_other(as_found: FaultSession) -> None:
     faults = [fault(id=name, inject=f"rm /etc/{name}", caught_by="findings::not-held") for name in ("x", "y")]
     assert [[each.id for each in group] for group in as_found.groups(faults)] == [["x"], ["y"]]
+
+
+@pytest.mark.parametrize(("metrics", "seconds"), [({}, 130), ({"force_flush_interval": 5}, 75)])
+def test_an_agent_that_others_configured_has_its_own_time_to_send(
+    as_found: FaultSession, metrics: dict[str, int], seconds: int
+) -> None:
+    plan: Any = {**(as_found.proof.plan or {}), "cloudwatch_agent": {"config": {"metrics": metrics}}}
+    as_found.proof = dataclasses.replace(as_found.proof, plan=plan)
+    assert f"--arrival-seconds={seconds}" in as_found.options(fault())

@@ -13,6 +13,7 @@ from gpu_ami import cli, observe
 from gpu_ami.errors import UsageError
 from gpu_ami.files import write_json
 from gpu_ami.observe import captures, findings, nearest, observation, screen
+from gpu_ami.plan import Plan
 from gpu_ami.recipes import load_facts
 from gpu_ami.recipes.components import components, of_role
 from onhost import observation as program
@@ -215,3 +216,14 @@ def test_another_kind_of_file_is_no_disk(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a qcow2 image, expected a raw disk image") as caught:
         observe.read_files(tmp_path / "disk.qcow2")
     assert caught.value.hint == "qemu-img convert -O raw IMAGE disk.raw"
+
+
+def test_the_plan_of_an_image_that_has_every_component_is_one(tmp_path: Path) -> None:
+    """gpu-ami's own among them: an image that it built is observed as others are."""
+    read = observe.read_files(foreign.vendor_without_holds(tmp_path / "root"))
+    readings = {name: [{"source": "file", "version": "1.2.3", "where": "/x"}] for name in observation.request()}
+    everything = observation.Observation({**read.document, "readings": readings}, read.registry)
+    assert {"drain_hook", "event_parser", "neuron"} <= set(everything.found)
+    plan = observe.observed_plan(everything, load_facts(), ["p5.48xlarge"], "foreign")
+    write_json(tmp_path / "plan.json", plan.document)
+    assert Plan.load(tmp_path / "plan.json").image == "foreign"
