@@ -265,7 +265,9 @@ class FaultSession:
         plan = self.proof.plan
         if not plan or not self._is_as_found or "cloudwatch_agent" not in plan:
             return 0.0
-        return float(plan["cloudwatch_agent"]["config"].get("metrics", {}).get("force_flush_interval", _FLUSH_SECONDS))
+        metrics = plan["cloudwatch_agent"]["config"].get("metrics")
+        flush = metrics.get("force_flush_interval") if isinstance(metrics, Mapping) else None
+        return float(flush or _FLUSH_SECONDS)
 
     @property
     def _is_as_found(self) -> bool:

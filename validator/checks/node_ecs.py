@@ -23,6 +23,7 @@ def settings(text: str) -> dict[str, str]:
 
 
 @pytest.mark.needs("observed")
+@pytest.mark.planned("nvidia_driver")
 @pytest.mark.tier("T0")
 def test_agent_offers_the_gpus(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The agent registers the GPUs with its cluster. Otherwise no task that needs a GPU is placed here."""

@@ -74,3 +74,9 @@ def test_neuron_devices_are_not_registered_as_gpus(judge: Judge) -> None:
     plan = as_plan({"node_ecs": {"version": "", "accelerator": "neuron"}})
     found = judge(node_ecs.test_agent_offers_the_gpus, {}, plan=plan)
     assert (found.verdict, "tasks name neuron devices themselves" in found.message) == ("UNPROVEN", True)
+
+
+def test_an_image_without_nvidia_s_driver_is_not_asked_for_gpus() -> None:
+    """ECS's AMI without GPUs, as found."""
+    marks = node_ecs.test_agent_offers_the_gpus.pytestmark  # type: ignore[attr-defined]
+    assert "nvidia_driver" in [mark.args[0] for mark in marks if mark.name == "planned"]
