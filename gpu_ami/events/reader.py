@@ -120,8 +120,8 @@ def _parsed(stream: BinaryIO, parser: Any, repeats: Repeats | None, left_out: Le
         event = None
         for event in parser.feed(line):
             yield event
-        if event is None and left_out is not None and b"Xid" in line:
-            left_out.note_codes(line)
+        if event is None and left_out is not None:
+            left_out.note(line)
     yield from parser.finish()
 
 
@@ -227,6 +227,9 @@ _OF_KERNEL_LOG = re.compile(
 )
 _NAMED_CODE = re.compile(rb"(?i)S?Xid\s*\(PCI[^)]{0,40}\)\s*:?\s*(\d{1,5})\b")
 _NAMED_CODES = 10  # that are listed
+# What the driver's calls return after a fatal error of a GPU or its GSP, until it is reset (kernel_gsp.c, alloc_free.c;
+# kubernetes-sigs/dra-driver-nvidia-gpu#982: nothing else was printed).
+_RESET = b"NV_ERR_RESET_REQUIRED"
 # Where lines of these kinds were left out, an event may have been among them.
 _MAY_HIDE = frozenset({"by_program", "unread", "cut", "format", "overlong"})
 # Trouble that is no event: a log with these is not a good one.
@@ -251,11 +254,13 @@ class LeftOut:
     has_lines: bool = False
     is_kernel_log: bool = False
     named_codes: set[int] = field(default_factory=set)
+    needs_reset: bool = False
 
-    def note_codes(self, line: bytes) -> None:
+    def note(self, line: bytes) -> None:
         """The code that a line names as the driver prints it, of a line that was no event."""
-        if (found := _NAMED_CODE.search(line)) and len(self.named_codes) < _NAMED_CODES:
+        if b"Xid" in line and (found := _NAMED_CODE.search(line)) and len(self.named_codes) < _NAMED_CODES:
             self.named_codes.add(int(found[1]))
+        self.needs_reset = self.needs_reset or _RESET in line
 
     def look_at(self, line: bytes) -> None:
         """Each line, until one of a kernel log, of the driver or of the parser is among them."""
@@ -287,7 +292,9 @@ class LeftOut:
             yield f"not read: {_shown(member.name) or 'this file'} ({member.why})"
 
     def _by_hand(self, kind: str) -> str:
-        """What a person who knows that the driver printed such a line can ask."""
+        """What a person can do with lines of a kind, or ask who knows that the driver printed them."""
+        if kind == "driver_error" and self.needs_reset:
+            return f"; {_RESET.decode()}: a GPU needs a reset; if no event above says more, reboot the instance"
         if kind != "by_program" or not self.named_codes:
             return ""
         asked = ", ".join(f"gpu-ami runbook {code}" for code in sorted(self.named_codes))

@@ -215,6 +215,19 @@ def test_failures_that_are_no_event_are_not_called_a_good_log(
     }  # fmt: skip
 
 
+def test_a_call_that_needs_a_reset_has_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """kubernetes-sigs/dra-driver-nvidia-gpu#982: CUDA failed, and the kernel log had only this."""
+    (tmp_path / "log").write_text(
+        "[373871.354096] NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] "
+        "(0x00000062) returned from status @ kernel_channel.c:2827\n"
+    )
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert out.splitlines()[-1] == (
+        "1 line in which the driver reports a failure, without an event: read them; NV_ERR_RESET_REQUIRED: a GPU needs "
+        "a reset; if no event above says more, reboot the instance"
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
