@@ -434,7 +434,7 @@ def _read_version(component: str, version: str, group: str | None) -> tuple[str,
     """Release, full version and CUDA of a package's version; None where it has another form."""
     number = version.rpartition(":")[2]
     plain = re.match(r"\d+(?:\.\d+)+", number)
-    if not plain:
+    if not plain or number.startswith("~", plain.end()):  # a pre-release
         return None
     full = plain[0]
     if component == "cuda":
@@ -449,7 +449,9 @@ def _read_version(component: str, version: str, group: str | None) -> tuple[str,
 
 def _row(one: Seen, newest: Mapping[str, Any]) -> dict[str, Any]:
     """A new release's row: from the index, with the remaining keys of the newest known release."""
-    row = {key: value for key, value in newest.items() if key not in ("source", "date", "unverified", "packaged")}
+    row = {
+        key: value for key, value in newest.items() if key not in ("source", "date", "unverified", "note", "packaged")
+    }
     if one.component == "nccl":
         row |= {
             "cuda": sorted({tables.branch(cuda) for cuda in one.cuda}, key=int),

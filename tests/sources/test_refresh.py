@@ -27,12 +27,13 @@ def stanzas(*packages: str) -> str:
 
 def refreshed(web: Web, vendor: Signer, *packages: str) -> Refreshed:
     """What the plan of a recipe for Ubuntu proposes where NVIDIA's repository has these packages."""
-    document: Any = make_plan(find_recipe(Path("ubuntu2204-compute")), Place(name="x", region="us-east-1")).document
+    recipe, place = find_recipe(Path("ubuntu2204-compute")), Place(name="x", region="us-east-1")
+    document: Any = make_plan(recipe, place, ["gds.version=2.29"]).document
     repository = {
         "url": f"{web.url}/flat/", "suite": "./",
         "key_url": f"{web.url}/key.pub", "key_fingerprint": vendor.fingerprint,
     }  # fmt: skip
-    roles = ["nvidia_driver", "cuda", "cudnn", "nccl", "dcgm", "gdrcopy"]
+    roles = ["nvidia_driver", "cuda", "cudnn", "nccl", "dcgm", "gds", "gdrcopy"]
     sections = {name: document[name] | {"repository": repository} for name in roles if name != "gdrcopy"}
     sections["gdrcopy"] = document["gdrcopy"] | {"url": f"{web.url}/gdrcopy.git"}
     put_apt(web, vendor, stanzas(*packages))
@@ -75,6 +76,25 @@ def test_rows_are_proposed_with_source_and_date(web: Web, vendor: Signer) -> Non
     assert parse_yaml(result.texts["gdrcopy"], "x")["releases"]["99.0"]["commit"] == "d" * 40
     assert "+++ b/variables/facts/nccl.yml" in result.diff and result.diff.count("\n-") < result.diff.count("\n+")
     assert {proposal.date for proposal in result.proposals} == {TODAY} and result.by_hand == [] and result.errors == []
+
+
+def test_a_new_row_has_no_remark_of_the_release_before_it(web: Web, vendor: Signer) -> None:
+    """What was not established of the newest known release says nothing of the next one, which the index has."""
+    newest = list(load_facts().gds["releases"].values())[-1]
+    assert "note" in newest
+    result = refreshed(web, vendor, "nvidia-fs-dkms 2.31.2-1", "nvidia-fs-dkms 2.26.6-1")
+    rows = parse_yaml(result.texts["gds"], "gds")["releases"]
+    assert list(rows)[-1] == "2.31.2"
+    assert rows["2.31.2"] == {"source": f"{web.url}/flat/ (nvidia-fs-dkms 2.31.2-1)", "date": TODAY}
+
+
+def test_a_prerelease_is_not_its_release(web: Web, vendor: Signer) -> None:
+    """2.31.2~rc1 sorts before 2.31.2, which the index does not have: a plan of it would find no package."""
+    result = refreshed(
+        web, vendor, "nvidia-fs-dkms 2.31.2~rc1-1", "libnccl2 99.1.2~rc1-1+cuda13.4", "cuda-toolkit-13-0 13.0.9~rc2-1",
+        "nvidia-dkms-580-open 580.999.01~beta1-1ubuntu1", "libcudnn9-cuda-13 99.2.0.7~rc1-1",
+    )  # fmt: skip
+    assert (result.diff, result.by_hand) == ("", [])
 
 
 def test_what_is_known_and_seen_is_not_proposed(web: Web, vendor: Signer) -> None:

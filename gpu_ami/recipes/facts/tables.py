@@ -284,10 +284,23 @@ def measured(facts: Facts, profile: str) -> list[str]:
 _TABLES = {"nvidia_driver": "nvidia_drivers"}
 # Of one release alone: a neighbour's would be wrong.
 _OF_ONE_RELEASE = (
-    "source", "date", "unverified", "tag", "commit", "sha256", "md5", "packaged", "tested_nccl", "regression",
+    "source", "date", "unverified", "note", "tag", "commit", "sha256", "md5", "packaged", "tested_nccl", "regression",
     "reported", "minimum_ofi_nccl",
 )  # fmt: skip
-_NEEDED = {"ofi_nccl": ("tag", "commit")}
+_NEEDED = dict.fromkeys(("gdrcopy", "nccl_tests", "ofi_nccl"), ("tag", "commit"))
+# Of one release alone, and named after its version: what a row has without a value of its own.
+_NAMED_AFTER_VERSION = {
+    "cuda": ("package", "{version}.*"),
+    "cudnn": ("full", "{version}*"),
+    "mkl": ("package", "intel-mkl-{version}"),
+}
+# Component → the form of its versions, and one; of others as many numbers as a known version has.
+_FORMS = {
+    "nvidia_driver": (r"\d{3}\.\d{2,3}(\.\d{2})?", "620.70.06"),
+    "mkl": (r"20\d\d\.\d-\d{3}", "2020.4-912"),
+    "kernel": (r"\d+\.\d+", "7.2"),
+    "eks": (r"\d+\.\d+", "1.39"),
+}
 
 
 def released(facts: Facts, component: str, version: str) -> str:
@@ -326,8 +339,10 @@ def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapp
     What a release contains and needs is taken from its nearest neighbour unless `values` say it: the row is unverified.
     """
     if component in ("kernel", "eks"):
+        _require_form(component, version, _FORMS[component])
         return _add_to_system(facts, component, version, site, values, today=today)
     table, known = _TABLES.get(component, component), _known(facts, component)
+    _require_form(component, version, _FORMS.get(component) or _form_of(known))
     if version in known:
         raise UsageError(f"{component} {version} is in the tables: {facts.releases(component)[version].get('source')}")
     if not values.get("source"):
@@ -343,10 +358,26 @@ def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapp
         row: Any = _driver(facts, document or {}, version, values, today)
     else:
         near = facts.releases(component)[nearest_first(version, known)[0]]
-        row = {"releases": {version: _row(near, values, today)}}
+        row = {"releases": {version: _named_after(component, version) | _row(near, values, today)}}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, _as_yaml(_merged(document or {}, row)))
     return path
+
+
+def _form_of(known: Sequence[str]) -> tuple[str, str]:
+    counts = sorted({version.count(".") for version in known})
+    return "|".join(rf"\d+(?:\.\d+){{{count}}}" for count in counts), max(known, key=parts)
+
+
+def _require_form(component: str, version: str, form: tuple[str, str]) -> None:
+    pattern, example = form
+    if not re.fullmatch(pattern, version):
+        raise UsageError(f"{component}: expected a whole version, such as {example}, got {version!r}")
+
+
+def _named_after(component: str, version: str) -> dict[str, str]:
+    key, text = _NAMED_AFTER_VERSION.get(component, ("", ""))
+    return {key: text.format(version=version)} if key else {}
 
 
 def _known(facts: Facts, component: str) -> list[str]:
@@ -359,7 +390,8 @@ def _known(facts: Facts, component: str) -> list[str]:
 
 
 def _row(near: Row, values: Mapping[str, Any], today: str) -> dict[str, Any]:
-    base = {key: value for key, value in near.items() if key not in _OF_ONE_RELEASE}
+    named = {key for key, _ in _NAMED_AFTER_VERSION.values()}
+    base = {key: value for key, value in near.items() if key not in _OF_ONE_RELEASE and key not in named}
     if "tested_nccl" in near:
         base["tested_nccl"] = []
     return {**base, **values, "date": today, "unverified": True}
@@ -380,6 +412,8 @@ def _driver(
                 f"driver {version}: R{name} is a new branch; expected also {', '.join(missing)}",
                 hint=f"--set {missing[0]}=…; branches with a row: {', '.join(rows)}",
             )
+        if not re.fullmatch(r"20\d\d-\d\d", str(values["end_of_support"])):
+            raise UsageError(f"end_of_support: expected a month, such as 2029-09, got {values['end_of_support']}")
         newest = rows[max(rows, key=int)]
         of_branch = {key: str(values[key]) for key in _OF_A_BRANCH}
         row = {"flavours": list(newest["flavours"]), **values, **of_branch, "releases": [version]}
@@ -398,6 +432,7 @@ def _add_to_system(
         hint = f"--set {missing[0]}=…"
         raise UsageError(f"{component} {version}: expected also {', '.join(missing)}", hint=hint)
     if component == "eks":
+        _require_form("kernel", str(values["kernel"]), _FORMS["kernel"])
         table = "node_families"
         row: Any = {"kernel": str(values["kernel"]), "source": values["source"], "date": today, "unverified": True}
         document: dict[str, Any] = {"eks": {"versions": {version: row}}}

@@ -178,11 +178,30 @@ def test_new_branch_kernel_and_eks_version_are_added(tmp_path: Path) -> None:
         add_row(FACTS, "kernel", "7.2", tmp_path, {**NOTES, "os": "ubuntu2405"}, today="2026-11-25")
 
 
+def test_package_of_a_new_toolkit_is_not_its_neighbours(tmp_path: Path) -> None:
+    add_row(FACTS, "cuda", "13.6", tmp_path, {**NOTES, "minimum_driver": "625.10.03"}, today="2026-11-25")
+    add_row(FACTS, "cuda", "13.7", tmp_path, {**NOTES, "package": "13.7.1-1"}, today="2026-11-25")
+    path = add_row(FACTS, "cudnn", "9.30.0", tmp_path, NOTES, today="2026-11-25")
+    site = load_facts(site=path.parent)
+    assert [site.cuda["releases"][name]["package"] for name in ("13.6", "13.7")] == ["13.6.*", "13.7.1-1"]
+    assert site.cudnn["releases"]["9.30.0"]["full"] == "9.30.0*"
+
+
 @pytest.mark.parametrize(
     ("component", "version", "values", "complaint"),
     [
         ("nccl", "2.12.7", NOTES, "is in the tables"), ("nccl", "2.11.4", {}, "a row needs its source"),
         ("ofi_nccl", "1.9.0", NOTES, "expected also tag, commit"), ("bash", "5", NOTES, "no table of releases"),
+        ("gdrcopy", "2.7", NOTES, "expected also tag, commit"),
+        ("gds", "banana", NOTES, "expected a whole version, such as 2.30.1, got 'banana'"),
+        ("cuda", "13.6 ", NOTES, "got '13.6 '"), ("cuda", "14", NOTES, "such as 13.5, got '14'"),
+        ("efa", "../../etc/passwd", NOTES, "such as 1.51.0"), ("nvidia_driver", "640", NOTES, "such as 620.70.06"),
+        ("kernel", "seven", {**NOTES, "os": "ubuntu2404"}, "such as 7.2, got 'seven'"),
+        ("eks", "1.40", {**NOTES, "kernel": "new"}, "kernel: expected a whole version, such as 7.2, got 'new'"),
+        (
+            "nvidia_driver", "650.70.06", {**NOTES, "kind": "PB", "end_of_support": "soon", "highest_cuda": "13.9"},
+            "expected a month, such as 2029-09, got soon",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_said(
