@@ -104,5 +104,5 @@ COMPONENT = Component(
         )
     ),
     size_gib=0.2,
-    template=TemplateVariable(r"(nvidia_)?(gds|fs)(_driver)?_version"),
+    template=TemplateVariable(r"(nvidia_)?gds(_driver)?_version|nvidia_fs(_dkms)?_version"),
 )
