@@ -240,13 +240,13 @@ def staged(row_name: str, tmp_path: Path, version: str) -> Path:
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc here")
 @pytest.mark.parametrize(
-    ("version", "libraries"),
+    ("version", "folder", "libraries"),
     [
-        ("1.16.3", {"libnccl-net.so"}),
-        ("1.21.1", {"libnccl-net.so", "libnccl-net-ofi.so", "libnccl-ofi-tuner.so", "libnccl-tuner-ofi.so"}),
+        ("1.16.3", "lib", {"libnccl-net.so"}),
+        ("1.21.1", "lib64", {"libnccl-net.so", "libnccl-net-ofi.so", "libnccl-ofi-tuner.so", "libnccl-tuner-ofi.so"}),
     ],
 )
-def test_plugin_is_built_as_the_original_is(tmp_path: Path, version: str, libraries: set[str]) -> None:
+def test_plugin_is_built_as_the_original_is(tmp_path: Path, version: str, folder: str, libraries: set[str]) -> None:
     tree, out = staged("aws-ofi-nccl", tmp_path, version), tmp_path / "out"
     libfabric = tmp_path / "efa"
     options = [f"--prefix={out}", f"--with-libfabric={libfabric}", "--with-cuda=/usr/local/cuda", "--disable-tests"]
@@ -254,8 +254,8 @@ def test_plugin_is_built_as_the_original_is(tmp_path: Path, version: str, librar
     refused = run(["./configure", *options], timeout=60, cwd=tree, check=False)
     assert refused.returncode == 1
     assert "Could not find libfabric" in refused.stderr
-    (libfabric / "lib").mkdir(parents=True)
-    (libfabric / "lib/libfabric.so.1").touch()
+    (libfabric / folder).mkdir(parents=True)
+    (libfabric / folder / "libfabric.so.1").touch()
     run(["./configure", *options], timeout=60, cwd=tree)
     run(["make", "install"], timeout=60, cwd=tree)
     assert {path.name for path in (out / "lib").iterdir()} == libraries

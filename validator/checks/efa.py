@@ -23,7 +23,8 @@ _PEERMEM, _PEERMEM_PACKAGE = "efa_nv_peermem", "efa-nv-peermem"
 _GPUDIRECT = re.compile(r"p[4-9]")
 # Directly, or through efa_nv_peermem (amzn-drivers, efa_p2p.c and efa_nvmem_v1.c).
 _NVIDIA_PROVIDERS = ("NVIDIA", "NVIDIA peermem")
-_LIBFABRIC = "/opt/amazon/efa/lib/libfabric.so.1"
+# Of the deb and of the rpm (EC2 user guide, EFA and NCCL, step 7: lib on Ubuntu, lib64 on Amazon Linux and RHEL).
+_LIBFABRIC = {"debian": "/opt/amazon/efa/lib/libfabric.so.1", "redhat": "/opt/amazon/efa/lib64/libfabric.so.1"}
 _FI_INFO = "/opt/amazon/efa/bin/fi_info"
 
 
@@ -99,7 +100,7 @@ def test_parts_are_those_of_the_mode(host: Any, plan: PlanDocument, observe: Obs
     if "mode" not in planned:
         unproven(f"the plan has no mode: EFA is the base AMI's ({planned.get('provided_by')})")
     record = _record(host, observe)
-    library = host.run("test -e /opt/amazon/efa/lib/libfabric.so.1").rc == 0
+    library = host.run("test -e %s", _LIBFABRIC[plan["os"]["family"]]).rc == 0
     observe({"recorded": record.mode, "libfabric": library}, planned["mode"])
     if record.mode != planned["mode"] or library != (planned["mode"] == "full"):
         observe.fail(
@@ -206,7 +207,8 @@ def test_libraries_can_be_opened(host: Any, plan: PlanDocument, observe: Observe
     if efa.get("mode", "full") != "full":
         unproven("a minimal installation has no libfabric")
     bundled = "ofi_nccl" not in plan and "ofi_nccl" in efa.get("contents", {})
-    shared_libraries.check_opened(host, observe, [_LIBFABRIC, *(ofi_nccl.on_path(host) if bundled else [])])
+    libfabric = _LIBFABRIC[plan["os"]["family"]]
+    shared_libraries.check_opened(host, observe, [libfabric, *(ofi_nccl.on_path(host) if bundled else [])])
 
 
 @pytest.mark.needs("promise")

@@ -110,6 +110,10 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
         efa.test_parts_are_those_of_the_mode, FULL, {"cat*": RECORD, "test*": (1, "")}, "FAIL",
         "a full installation (/opt/amazon/efa_installed_packages), libfabric not",
     ),
+    (
+        efa.test_parts_are_those_of_the_mode, plan("redhat"),
+        {"cat*": RECORD, "test -e /opt/amazon/efa/lib64/libfabric.so.1": "", "test*": (1, "")}, "PASS", "",
+    ),
     (efa.test_parts_are_those_of_the_mode, MINIMAL, {"cat*": LEAN, "test*": (1, "")}, "PASS", ""),
     (
         efa.test_parts_are_those_of_the_mode, MINIMAL, {"cat*": LEAN, "test*": ""}, "FAIL",
@@ -181,6 +185,10 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (efa.test_libfabric_is_the_planned_one, MINIMAL, {}, "UNPROVEN", "a minimal installation has no libfabric"),
     (efa.test_libraries_can_be_opened, MINIMAL, {}, "UNPROVEN", "a minimal installation has no libfabric"),
     (efa.test_libraries_can_be_opened, FULL, PLUGIN | {"env*": OPENED}, "PASS", ""),
+    (
+        efa.test_libraries_can_be_opened, plan("redhat"),
+        {name: text.replace("/lib/", "/lib64/") for name, text in (PLUGIN | {"env*": OPENED}).items()}, "PASS", "",
+    ),
     (
         efa.test_libraries_can_be_opened, FULL, PLUGIN | {"env*": OPENED.replace('"opened"}', '"no FABRIC_1.7"}')},
         "FAIL",
