@@ -33,7 +33,9 @@ SAMPLES = [
     ("nvidia-container-toolkit", "rpm"), ("nvidia-container-toolkit-base", "deb"),
     ("nvidia-container-toolkit-base", "rpm"), ("datacenter-gpu-manager-4-core", "deb"),
     ("datacenter-gpu-manager-4-cuda13", "rpm"), ("efa", "deb"), ("efa", "rpm"), ("efa-nv-peermem", "rpm"),
-    ("libnccl-ofi", "deb"), ("libnccl-ofi", "rpm"),
+    ("libnccl-ofi", "deb"), ("libnccl-ofi", "rpm"), ("libfabric1-aws", "deb"), ("libfabric-aws", "rpm"),
+    ("libnvidia-container-tools", "deb"), ("libnvidia-container1", "rpm"), ("nvidia-imex-580", "deb"),
+    ("nvidia-imex", "rpm"),
     ("amazon-cloudwatch-agent", "deb"), ("amazon-cloudwatch-agent", "rpm"),
 ]  # fmt: skip
 

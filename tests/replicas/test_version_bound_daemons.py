@@ -142,11 +142,13 @@ def test_fabric_manager_reaches_the_fourth_generation_through_the_subnet_manager
     machine.end()
 
 
-def test_imex_wants_a_list_of_machines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["# none\n", None])
+def test_imex_wants_a_list_of_machines(tmp_path: Path, text: str | None) -> None:
     machine = Machine(tmp_path, "imex")
     machine.driver(VERSION)
     (tmp_path / "etc/nvidia-imex").mkdir(parents=True)
-    (tmp_path / "etc/nvidia-imex/nodes_config.cfg").write_text("# none\n")
+    if text is not None:  # the package has no list
+        (tmp_path / "etc/nvidia-imex/nodes_config.cfg").write_text(text)
     done = machine.start()
     assert done.returncode == 1 and "no machine is listed" in done.stderr
 

@@ -54,7 +54,13 @@ def test_imex_is_enabled_where_a_family_needs_it(host: Any, plan: PlanDocument, 
 
 @pytest.mark.tier("T0")
 def test_image_lists_no_machines(host: Any, observe: Observe) -> None:
-    """The node list is empty. A list in the image would join the memory of unrelated machines."""
+    """The node list is empty. A list in the image would join the memory of unrelated machines.
+
+    The package brings no list (NVIDIA/gpu-driver-container#200, files of nvidia-imex-570): none is an empty one.
+    """
+    if host.run("test -e /etc/nvidia-imex/nodes_config.cfg").rc == 1:
+        observe("no nodes_config.cfg", "no nodes")
+        return
     shown = host.run("cat /etc/nvidia-imex/nodes_config.cfg")
     if shown.rc != 0:
         observe.fail(f"/etc/nvidia-imex/nodes_config.cfg: {shown.stderr.strip()}")

@@ -60,9 +60,16 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
         imex.test_imex_is_enabled_where_a_family_needs_it, {"systemctl*": "enabled\n"}, {"plan": WITHOUT}, "FAIL",
         "expected 'disabled', got 'enabled'",
     ),
-    (imex.test_image_lists_no_machines, {"cat*": "# one address a line\n\n"}, {}, "PASS", ""),
-    (imex.test_image_lists_no_machines, {"cat*": "10.0.0.4\n"}, {}, "FAIL", "nodes in nodes_config.cfg: 10.0.0.4"),
-    (imex.test_image_lists_no_machines, {"cat*": (1, "", "No such file")}, {}, "FAIL", "No such file"),
+    (imex.test_image_lists_no_machines, {"cat*": "# one address a line\n\n", "test -e*": ""}, {}, "PASS", ""),
+    (imex.test_image_lists_no_machines, {"test -e*": (1, "")}, {}, "PASS", ""),
+    (
+        imex.test_image_lists_no_machines, {"cat*": "10.0.0.4\n", "test -e*": ""}, {}, "FAIL",
+        "nodes in nodes_config.cfg: 10.0.0.4",
+    ),
+    (
+        imex.test_image_lists_no_machines, {"cat*": (1, "", "Permission denied"), "test -e*": ""}, {}, "FAIL",
+        "Permission denied",
+    ),
     (imex.test_channel_is_the_driver_s, CHANNEL, CREATES, "PASS", ""),
     (
         # A capability's number under the channel's name, of a public report: cuMemCreate refused with NOT_PERMITTED.
