@@ -199,6 +199,14 @@ def test_each_release_reads_the_layouts_that_it_knows(
     assert warnings == ([text] if warned else [])
 
 
+@pytest.mark.parametrize(("layout", "arch"), [("v10", None), ("v11", None), ("v12", "Turing"), ("v13", "Turing")])
+def test_architecture_is_read_from_layout_12_on(layout: str, arch: str | None) -> None:
+    """schema_v11/parser.go has no such tag: the series of drivers before R525 have no dimension `arch`."""
+    document = LAYOUT.format(layout=layout, power="<product_architecture>Turing</product_architecture>").encode()
+    ((dimensions, _),) = gpu.parse(document, "1.300071.0")[1]
+    assert dimensions.get("arch") == arch
+
+
 @pytest.mark.parametrize("text", ["GPU is lost", "[Unknown Error]", "ERR!", "N/A", "", "12.5 C", "1e3"])
 def test_what_is_no_integer_is_not_sent(text: str) -> None:
     document = f"<log><gpu><temperature><gpu_temp>{text}</gpu_temp></temperature></gpu></log>".encode()

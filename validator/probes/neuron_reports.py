@@ -61,7 +61,8 @@ def expected_series(
             add(name, dimensions, Limits(device[name], device[name]))
     memory = count * hardware.get("neuron_device_memory_size", 0)
     for runtime in report.get("neuron_runtime_data") or []:
-        own = base | {_TAG: str(runtime[_TAG])} if _TAG in planned["dimensions"] else base
+        tag = str(runtime.get(_TAG) or runtime.get("pid", ""))
+        own = base | {_TAG: tag} if _TAG in planned["dimensions"] else base
         for name, names, limits in _of_runtime(runtime["report"], own, memory):
             add(name, names, limits)
     return series

@@ -21,7 +21,8 @@ class Gpu:
     processes: "PID NAME (TYPE)" of each process that uses the GPU; compute_mode and mig as in nvidia-smi.
     unknown: path in the XML → text ("" if it is missing) of each value that the board has and nvidia-smi did not give.
     unread: measurements with an error in place of a value. fabric: "Completed", "In Progress", … ("" for a GPU without
-    that state); fabric_faults: what is wrong with its place in the NVLink fabric. fraction: it is a vGPU.
+    that state); fabric_faults: what is wrong with its place in the NVLink fabric. fraction: it is a vGPU. layout: of
+    the document, by its DOCTYPE (11, 12, 13; 0 where it names none).
     """
 
     index: int
@@ -38,6 +39,7 @@ class Gpu:
     unread: frozenset[str] = frozenset()
     fabric: str = ""
     fabric_faults: tuple[str, ...] = ()
+    layout: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,11 @@ def read(xml: str) -> list[Gpu]:
         root = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:
         raise ValueError(f"nvidia-smi -q -x: expected XML ({error}), got {xml[:200]!r}") from error
-    return [_gpu(index, node) for index, node in enumerate(root.findall("gpu"))]
+    layout = re.search(r'<!DOCTYPE[^>]*"nvsmi_device_v(\d+)\.dtd"', xml[:1000])
+    return [_gpu(index, node, int(layout[1]) if layout else 0) for index, node in enumerate(root.findall("gpu"))]
 
 
-def _gpu(index: int, node: ElementTree.Element) -> Gpu:
+def _gpu(index: int, node: ElementTree.Element, layout: int) -> Gpu:
     values, unread = {}, set()
     for row in MEASUREMENTS:
         answers = [readings.read_number(node.findtext(path)) for path in row.paths]
@@ -96,6 +99,7 @@ def _gpu(index: int, node: ElementTree.Element) -> Gpu:
         unread=frozenset(unread),
         fabric="" if fabric.state == readings.ABSENT or node.find("fabric") is None else fabric.shown(),
         fabric_faults=tuple(readings.fabric_faults(node)),
+        layout=layout,
     )
 
 

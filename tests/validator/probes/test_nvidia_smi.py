@@ -53,6 +53,7 @@ def test_values_have_the_units_of_the_agent() -> None:
         "clocks_current_graphics": 210, "clocks_current_memory": 405,
     }  # fmt: skip
     assert second.values == {"power_draw": 20.5}
+    assert (first.layout, read("Disabled", "7 %").layout) == (12, 0)
 
 
 def test_a_gpu_with_mig_has_no_utilization() -> None:

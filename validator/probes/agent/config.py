@@ -178,7 +178,7 @@ def expected_series(
     rollups = [_names(names) for names in _list(metrics, "aggregation_dimensions")]
     series: dict[Series, Gpu | None] = {}
     for gpu in gpus:
-        own = {"index": str(gpu.index), "name": gpu.name, "arch": gpu.architecture} | appended
+        own = {"index": str(gpu.index), "name": gpu.name, **_architecture(gpu), **appended}
         for measurement in measurements(config):
             if absent is None and measurement in _MAY_BE_ABSENT - gpu.unread - gpu.values.keys():
                 continue
@@ -195,6 +195,14 @@ def expected_series(
                     rollup = tuple(sorted((key, own[key]) for key in names))
                     series[Series(namespace, name, rollup)] = None
     return series
+
+
+def _architecture(gpu: Gpu) -> dict[str, str]:
+    """`arch`, which the agent does not take from documents of layout 11 and older (drivers before R525).
+
+    Source: amazon-cloudwatch-agent ab55b8da, plugins/inputs/nvidia_smi/schema_v11/parser.go and nvidia_smi_test.go.
+    """
+    return {"arch": gpu.architecture} if gpu.architecture and not 0 < gpu.layout <= 11 else {}
 
 
 def _names(names: object) -> tuple[str, ...]:

@@ -116,7 +116,8 @@ def parse(
         dimensions = {
             "index": str(index),
             "name": gpu.findtext("product_name", ""),
-            "arch": gpu.findtext("product_architecture", ""),
+            # schema_v11/parser.go has no such tag
+            "arch": "" if name in ("v10", "v11") else gpu.findtext("product_architecture", ""),
         }
         values = {}
         for measurement, paths in places.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import Any
@@ -51,6 +52,14 @@ def test_a_gpu_with_mig_publishes_no_utilization() -> None:
     assert ("utilization_gpu", 1) in names([divided, whole], ["fan_speed"])
     # Without MIG a missing value is not expected to be missing: the series must arrive.
     assert ("utilization_gpu", 0) in names([gpu(0, memory_total=1.0)], ["fan_speed"])
+
+
+@pytest.mark.parametrize(("layout", "has"), [(10, False), (11, False), (12, True), (13, True), (0, True)])
+def test_documents_before_layout_12_bring_no_architecture(layout: int, has: bool) -> None:
+    """A T4 with driver 515 has the tag, and the agent's parser of v11 does not read it: its series have no `arch`."""
+    board = dataclasses.replace(gpu(0, utilization_gpu=1.0), layout=layout)
+    series = [one for one, of in agent_config.expected_series(CONFIG, [board], METADATA).items() if of]
+    assert [("arch", "Ampere") in one.dimensions for one in series] == [has] * len(series) and series
 
 
 def test_installed_files_are_merged_and_a_broken_one_is_named() -> None:
