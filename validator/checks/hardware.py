@@ -54,7 +54,12 @@ def test_every_gpu_answers(machine: MachineUnderTest, observe: Observe) -> None:
 @pytest.mark.needs("observed")
 @pytest.mark.survives
 def test_gpus_are_linked_as_promised(
-    hardware: Hardware, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
+    host: Any,
+    hardware: Hardware,
+    plan: PlanDocument,
+    machine: MachineUnderTest,
+    golden_file: Golden | None,
+    observe: Observe,
 ) -> None:
     """Every pair of GPUs has the link of this instance type. A GPU without its NVLinks works, but slowly."""
     promised = planned_instance_type(plan, machine.instance_type)
@@ -67,6 +72,9 @@ def test_gpus_are_linked_as_promised(
         observe.fail(f"`nvidia-smi topo -m`: expected {pairs} pairs of GPUs, got {len(hardware.links)}")
     if pairs and not promised["nvswitch"] and recorded is None:
         name = promised["name"]
+        down = readings.inactive_links(host.run("nvidia-smi nvlink -s", pure=True).stdout)
+        if down:
+            observe.fail(f"NVLinks of {name}: {'; '.join(f'GPU {index}: {what}' for index, what in down.items())}")
         unproven(f"no fact and no golden file has the GPU links of {name}: record one with gpu-ami record")
     differences = probe.link_differences(hardware, promised, recorded)
     if differences:

@@ -67,10 +67,26 @@ def test_links(
     judge: Judge, seen: dict[str, Any], changed: dict[str, Any], golden: Golden | None, verdict: str, message: str
 ) -> None:
     found = judge(
-        checks.test_gpus_are_linked_as_promised, {}, hardware=replace(SEEN, **seen), plan=plan(**changed),
-        golden_file=golden,
+        checks.test_gpus_are_linked_as_promised, {"nvidia-smi nvlink -s": ""}, hardware=replace(SEEN, **seen),
+        plan=plan(**changed), golden_file=golden,
     )  # fmt: skip
     assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_inactive_link_is_found_without_a_golden_file(judge: Judge) -> None:
+    """A GPU of azhpc-diagnostics#73: two of six links of a V100 are down, where no NVSwitch makes all pairs alike."""
+    text = "".join(
+        f"GPU {gpu}: Tesla V100-SXM2-32GB (UUID: GPU-{gpu})\n"
+        + "".join(f"\t Link {n}: {'<inactive>' if (gpu, n) in ((1, 3), (1, 5)) else '25.781 GB/s'}\n" for n in range(6))
+        for gpu in range(3)
+    )
+    found = judge(
+        checks.test_gpus_are_linked_as_promised, {"nvidia-smi nvlink -s": text}, hardware=SEEN, golden_file=None,
+        plan=plan(nvswitch=False),
+    )  # fmt: skip
+    assert (found.verdict, found.message) == (
+        "FAIL", "NVLinks of g5.12xlarge: GPU 1: 4 of 6 NVLinks are active: inactive 3, 5",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
