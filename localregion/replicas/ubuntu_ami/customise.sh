@@ -54,11 +54,24 @@ build_deb() {
     chroot "$tree" dpkg-deb --root-owner-group -Znone --build "/run/system-debs/$1" >/dev/null
 }
 
+# Modules that this kernel has and Debian's has not, at their places; linux-modules owns them.
+modules=$here/releases/$system/modules/$kernel
+if [ -d "$modules" ]; then
+    cp -r "$modules" "$build/modules"
+    chroot "$tree" make -s -C "/lib/modules/$release/build" M=/run/system-debs/modules modules >/dev/null
+    (cd "$build/modules" && find drivers -name '*.ko') | while read -r path; do
+        install -D -m 644 "$build/modules/$path" "$tree/lib/modules/$release/kernel/$path"
+        echo "/lib/modules/$release/kernel/$path" >>"$build/modules.list"
+    done
+    chroot "$tree" depmod "$release"
+fi
+
 sed -e 's/#.*//' -e "s/release/$release/g" "$here/releases/$system/kernels/$kernel.txt" | while read -r name first rest; do
     [ -n "$name" ] || continue
     # shellcheck disable=SC2016 # dpkg-query expands it
     version=$(chroot "$tree" dpkg-query -W -f '${Version}' "$first")
     control "$name" "$version" "$(echo "$first $rest" | sed -e 's/ *$//' -e 's/ /, /g')" "$name of the Debian layer below"
+    if [ "$name" = "linux-modules-$release" ] && [ -d "$modules" ]; then own "$name" <"$build/modules.list"; fi
     build_deb "$name"
 done
 

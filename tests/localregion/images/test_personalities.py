@@ -196,3 +196,18 @@ def test_packages_of_ubuntu_have_what_they_depend_on(images: Path, name: str) ->
         options = [word for key, value in places.items() for word in ("-o", f"{key}={value}")]
         done = subprocess.run(["apt-get", *options, "check"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(("series", "has"), [("", True), ("6.8", False)])
+def test_kernel_7_0_of_ubuntu_has_nova(images: Path, series: str, has: bool) -> None:
+    """With the module, an image whose roles do not keep it from loading is found."""
+    tree = rootfs_layers.ensure(Base("ubuntu2404", kernel=series), images, Progress("plain"))
+    gpu = f"lib/modules/{tree.kernel()}/kernel/drivers/gpu"
+    assert [there(tree, f"usr/{gpu}/{name}.ko") for name in ("nova-core/nova_core", "drm/nova/nova_drm")] == [has, has]
+    index = next(
+        path for layer in tree.layers if (path := layer / f"usr/lib/modules/{tree.kernel()}/modules.alias").exists()
+    )
+    assert ("pci:v000010DEd*sv*sd*bc03sc02i00* nova_core" in index.read_text()) == has
+    owned = tree.layers[0] / f"var/lib/dpkg/info/linux-modules-{tree.kernel()}.list"
+    assert (f"/{gpu}/nova-core/nova_core.ko" in owned.read_text().splitlines()) == has
