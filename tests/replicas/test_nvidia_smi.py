@@ -337,10 +337,20 @@ def test_layout_13_is_that_of_a_real_board(machine: Machine) -> None:
     assert gpu.findtext("gpu_power_readings/min_power_limit") == "200.00 W"
 
 
-def test_layout_12_has_one_counter_of_uncorrectable_errors_in_sram(machine: Machine) -> None:
-    _, text = smi(machine(A100, 1, "550.163.01"), "-q", "-x", own="550.163.01")
+@pytest.mark.parametrize(
+    ("version", "uncorrectable"),
+    [
+        ("535.309.01", ["sram_uncorrectable"]),
+        ("570.148.08", ["sram_uncorrectable_parity", "sram_uncorrectable_secded"]),
+    ],
+)
+def test_layout_12_counts_uncorrectable_errors_in_sram(
+    machine: Machine, version: str, uncorrectable: list[str]
+) -> None:
+    _, text = smi(machine(A100, 1, version), "-q", "-x", own=version)
     gpu = tree.fromstring(text).find("gpu")
     assert gpu is not None
-    tags = ["sram_correctable", "sram_uncorrectable", "dram_correctable", "dram_uncorrectable"]
+    tags = ["sram_correctable", *uncorrectable, "dram_correctable", "dram_uncorrectable"]
+    tags += ["sram_threshold_exceeded"] if len(uncorrectable) == 2 else []
     assert [child.tag for child in gpu.find("ecc_errors/aggregate") or ()] == tags
     assert gpu.findtext("pci/pci_bus") == "0x00" and gpu.findtext("encoder_stats/session_count") == "N/A"

@@ -48,7 +48,7 @@ def sourced(name: str) -> tuple[dict[str, str], str]:
 GPUS = [
     name
     for name in sorted(path.parent.name for path in FOLDER.glob("*/transcript.yml"))
-    if "product_name" in sourced(name)[0] or "mig_mode/current_mig" in sourced(name)[0]
+    if sourced(name)[0].keys() & {"product_name", "mig_mode/current_mig"} and sourced(name)[1]
 ]
 HEALTHY = [name for name in GPUS if name not in ("fabric-degraded", "fabric-in-progress", "gpu-lost", "seven-of-eight")]
 

@@ -197,8 +197,8 @@ _V12_ECC = tuple(
     for place in ("sram", "dram")
     for kind, name in (("correctable", "corrected"), ("uncorrectable", "uncorrected"))
 )
-# Output of an H100 with the driver 580.159.04.
-_V13_ECC = (
+# Output of an H100 with the driver 580.159.04, and of an A100 with 570.148.08.
+_SPLIT_ECC = (
     ("SRAM Correctable", "sram_correctable", "sram", "corrected"),
     ("SRAM Uncorrectable Parity", "sram_uncorrectable_parity", "sram", "uncorrected"),
     ("SRAM Uncorrectable SEC-DED", "sram_uncorrectable_secded", "sram", "uncorrected"),
@@ -218,9 +218,9 @@ def _pci_address(version: str, fact: Callable[[str], str]) -> Tree:
 
 
 def _ecc(version: str, architecture: str, when: str, fact: Callable[[str], str]) -> Tree:
-    """A T4 with 595.91.07 still counts uncorrectable errors of SRAM together."""
-    split = _is_v13(version) and architecture not in ("Volta", "Turing")
-    rows = _V13_ECC if split else _V12_ECC
+    """An A100 with 570.148.08 has parity apart, one with 535.54.03 has not; nor has a T4 with 595.91.07."""
+    split = driver.branch(version) >= 550 and architecture not in ("Volta", "Turing")
+    rows = _SPLIT_ECC if split else _V12_ECC
     counters: Tree = [
         (title, tag, fact("ecc.errors." + kind + "." + when + "." + place)) for title, tag, place, kind in rows
     ]
@@ -384,6 +384,11 @@ def _mig_device(number: int, name: str, now: Readings) -> Tree:
         ),
         ("ECC Errors", "ecc_error_count", [("Volatile", "volatile_count", volatile)]),
         ("FB Memory Usage", "fb_memory_usage", memory),
+        (
+            "BAR1 Memory Usage",
+            "bar1_memory_usage",
+            [("Total", "total", "32767 MiB"), ("Used", "used", "0 MiB"), ("Free", "free", "32767 MiB")],
+        ),
     ]
 
 
