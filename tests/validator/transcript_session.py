@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 import traceback
 import urllib.parse
@@ -20,9 +21,12 @@ import pytest
 
 from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machine_group import known_of
+from tests.onhost.neuron_monitor.programs import publisher_module
 from validator import remote
-from validator.checks import node_in_ecs, node_in_eks, node_in_slurm
+from validator.checks import metrics, neuron_monitor, node_in_ecs, node_in_eks, node_in_slurm
+from validator.cloudwatch import Point, Series
 from validator.engine import pytest_internals
+from validator.probes import containers, neuron_reports
 from validator.probes.cluster import joined, mpi_jobs, nodes
 from validator.transport import ssh, transcript, transcript_values
 
@@ -74,6 +78,9 @@ def _session(folder: Path, out: Path) -> None:
         nodes.write(path, known_of(_NODES, values.machine))
         plugins.append(_Jobs(values, transcript.transcript_of(folder)))
         options.insert(-1, f"--nodes={path}")
+    if values.metrics or "neuron_monitor" in values.plan:
+        plugins.append(_Sent(values) if values.metrics else _Published(values))
+        options.insert(-1, f"--instance-id={_INSTANCE}")
     if values.cluster:  # of a node: the checks of tier TN alone
         joined.write(path, _JOINED)
         plugins.append(_Cluster(values))
@@ -82,6 +89,7 @@ def _session(folder: Path, out: Path) -> None:
     transcript.transcript_of(folder).values.commands[remote.text("replica_packages").strip()] = (
         transcript_values.Output(status=1)
     )
+    _start_containers(transcript.transcript_of(folder))
     status = pytest.main(options, plugins=plugins)
     if status not in (0, 1):
         raise SystemExit(f"{folder.name}: pytest ended with status {status}")
@@ -94,6 +102,19 @@ def _session(folder: Path, out: Path) -> None:
             asked.is_sourced(name, folder),
         ]
     (out / f"{folder.name}.json").write_text(json.dumps(rows))
+
+
+def _start_containers(machine: transcript.Transcript) -> None:
+    """The probe of containers runs here, on what the transcript's Docker answers: the machine has no programs."""
+    values = machine.values
+    known = [name for name in values.commands if name.startswith("docker ")]
+    if "docker run *" not in known:
+        return
+    command = remote.python("container_probe", "--engine", "docker", "--seconds", f"{containers.SECONDS:g}")
+    environment = {"PATH": f"{machine.programs}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, env=environment)
+    values.commands[command] = transcript_values.Output(done.stdout, done.returncode, done.stderr)
+    values.origins[command] = any(values.origins[name] for name in known)
 
 
 class _Asked:
@@ -129,6 +150,8 @@ class _Asked:
         return self.by_check.get(check) == {True}
 
 
+_INSTANCE = "i-0123456789abcdef0"  # as a recorded transcript has it
+_publisher = publisher_module("documents")
 _NODES = tuple(nodes.Node(f"node {number}", "") for number in range(2))
 _JOINED = joined.Joined("recorded", _NODES[:1], cluster="recorded", run="recorded")
 
@@ -180,6 +203,8 @@ class _Made:
     What the transcript does not have ends a check as with any transcript.
     """
 
+    request: Any
+
     def __init__(self, values: transcript_values.Values) -> None:
         self.values = values
 
@@ -188,13 +213,15 @@ class _Made:
         make = getattr(self, f"{Path(fixturedef.baseid).stem or 'all'}_{fixturedef.argname}", None)
         if make is None:
             return None
+        self.request = request
         try:
-            found = make()
+            made = make()
+            found = self if made is None else made
         except pytest.skip.Exception as reason:
             fixturedef.cached_result = (None, fixturedef.cache_key(request), (reason, reason.__traceback__))
             raise
         fixturedef.cached_result = (found, fixturedef.cache_key(request), None)
-        return found if found is not None else self
+        return found
 
 
 class _Jobs(_Made):
@@ -217,6 +244,68 @@ class _Jobs(_Made):
         for job in self.values.jobs:
             _note(job, not self.values.origins[f"job {job}"])
         return {job: (mpi_jobs.read(text), "", _Unrecorded()) for job, text in self.values.jobs.items()}
+
+
+class _Sent(_Made):
+    """What the CloudWatch agent sent of the machine's GPUs, in place of CloudWatch: which series follow from its
+    configuration and from nvidia-smi is the check's own work."""
+
+    arrival_seconds = 0.0
+
+    def _points(self) -> dict[Series, Point]:
+        points = {}
+        for row in self.values.metrics:
+            _note("metrics", not self.values.origins[f"metrics {row['dimensions']}"])
+            dimensions = tuple(sorted(row["dimensions"].items()))
+            points |= {
+                Series("CWAgent", f"nvidia_smi_{name}", dimensions): Point(0.0, float(value))
+                for name, value in row["values"].items()
+            }
+        return points
+
+    def metrics_arrival(self) -> metrics.Arrival:
+        machine, config = (self.request.getfixturevalue(name) for name in ("machine", "config"))
+        absent = metrics.planned_absent(self.values.plan, machine)
+        expected = metrics.agent_config.expected_series(config, machine.gpus, {"instance-id": _INSTANCE}, absent)
+        points = self._points()
+        return metrics.Arrival(expected, {series: points.get(series) for series in expected}, 0.0)
+
+    def all_cloudwatch(self) -> None:
+        return None
+
+    def wait(self, look: Any, *_: Any, **__: Any) -> Any:
+        return look()
+
+    def known_series(self, *_: Any) -> set[Series]:
+        return set(self._points())
+
+
+class _Published(_Sent):
+    """What the image's publisher makes of the recorded report of neuron-monitor, in place of CloudWatch."""
+
+    points: dict[Series, Point]
+
+    def _points(self) -> dict[Series, Point]:
+        return self.points
+
+    def neuron_monitor_arrival(self) -> neuron_monitor.Arrival:
+        planned = self.values.plan["neuron_monitor"]
+        report = neuron_reports.first_report(self.request.getfixturevalue("host"))
+        assert isinstance(report, dict), report
+        report["instance_info"]["instance_id"] = _INSTANCE  # which no transcript has
+        own = _publisher.Settings(planned["namespace"], tuple(planned["dimensions"]), planned["high_resolution"])
+        self.points = {
+            Series(made["Namespace"], metric["Name"], tuple(sorted((name, document[name]) for name in names))): Point(
+                0.0, float(document[metric["Name"]])
+            )
+            for document in _publisher.documents(report, own, 0)[0]
+            for made in document["_aws"]["CloudWatchMetrics"]
+            for names in made["Dimensions"]
+            for metric in made["Metrics"]
+        }
+        metadata = {"instance-id": _INSTANCE, "instance-type": self.values.machine}
+        expected = neuron_reports.expected_series(report, planned, metadata)
+        return neuron_monitor.Arrival(expected, {series: self.points.get(series) for series in expected}, 0.0)
 
 
 class _Cluster(_Made):

@@ -94,7 +94,8 @@ class Transcript:
                 path = self.programs / f".{program.replace('/', '_')}.{number}.{stream}"
                 path.write_text(text, encoding="utf-8")
                 texts.append(f"/bin/cat {shlex.quote(str(path))} >&{stream}")
-            pattern = "*" if words == ["*"] else shlex.quote(" ".join(words))
+            known_words = " ".join(words).removesuffix("*")
+            pattern = f"{shlex.quote(known_words)}*" if words[-1:] == ["*"] else shlex.quote(known_words)
             cases.append(f"{pattern}) {'; '.join(texts)}; exit {output.status} ;;")
         missed = f'echo "{program} $*" >> {shlex.quote(str(self._missed))}; echo "{NOT_IN}" >&2; exit 127'
         stub = self._inside(program) if program.startswith("/") else self.programs / program

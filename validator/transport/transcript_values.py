@@ -54,6 +54,7 @@ _GROUP = frozenset(
         "programs",
         "jobs",
         "cluster",
+        "metrics",
     ]
 )
 _GPU_FOLDERS = ("/sys/bus/pci/devices", "/proc/driver/nvidia/gpus")
@@ -100,6 +101,7 @@ class Values:
     gpus: list[dict[str, Any]] | None = None
     jobs: dict[str, str] = field(default_factory=dict)
     cluster: dict[str, Any] = field(default_factory=dict)
+    metrics: list[Mapping[str, Any]] = field(default_factory=list)
     sources: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: dict[str, bool] = field(default_factory=dict)
 
@@ -314,6 +316,7 @@ class _Made:
         self._packages(group)
         values.jobs.update(group.get("jobs", {}))
         values.cluster.update(group.get("cluster", {}))
+        values.metrics += group.get("metrics", ())
         for unit, state in group.get("units", {}).items():
             values.units.setdefault(unit, {}).update({key: str(value) for key, value in state.items()})
         for row in group.get("pci", ()):
@@ -402,7 +405,10 @@ class _Made:
                 self.values.commands[command] = Output(text)
 
     def _xml(self) -> str:
-        lines = ['<?xml version="1.0" ?>', "<nvidia_smi_log>"]
+        lines = ['<?xml version="1.0" ?>']
+        if "layout" in self.gpu:
+            lines.append(f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{self.gpu["layout"]}.dtd">')
+        lines.append("<nvidia_smi_log>")
         lines += [f"<driver_version>{self.gpu['driver']}</driver_version>"] if "driver" in self.gpu else []
         lines += [f"<cuda_version>{self.gpu['cuda']}</cuda_version>"] if "cuda" in self.gpu else []
         gpus = self.values.gpus or []
@@ -501,6 +507,7 @@ def _subjects(group: Mapping[str, Any]) -> Iterator[str]:
     yield from (unit for unit in group.get("units", ()))
     yield from (f"job {name}" for name in group.get("jobs", ()))
     yield from (f"cluster {name}" for name in group.get("cluster", ()))
+    yield from (f"metrics {row['dimensions']}" for row in group.get("metrics", ()))
     yield from (f"/sys/bus/pci/devices/{row.split()[0]}" for row in group.get("pci", ()))
     yield from (f"/sys/class/infiniband/{name}" for name in group.get("rdma", ()))
     if "held" in group:
@@ -510,6 +517,6 @@ def _subjects(group: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"nvlink:{name}" for name in group.get("nvlink", ()))
     gpus = group.get("gpus", {})
     yield from (f"gpu:{path}" for part in (gpus.get("common", {}), *gpus.get("each", ())) for path in part)
-    yield from (f"gpu:{key}" for key in ("driver", "cuda", "count", "attached") if key in gpus)
+    yield from (f"gpu:{key}" for key in ("driver", "cuda", "count", "attached", "layout") if key in gpus)
     if gpus.get("proc"):
         yield "/proc/driver/nvidia/gpus"
