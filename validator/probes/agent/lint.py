@@ -48,6 +48,11 @@ _TYPE_NAMES = {str: "name", bool: "boolean (true or false)"}
 PLUGINS = release_schema().keys("metrics", "metrics_collected") - {"nvidia_smi"} | {"nvidia_gpu"}
 GPU_KEYS = ("measurement", "metrics_collection_interval", "append_dimensions", "drop_original_metrics")
 APPENDED_DIMENSIONS = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
+# What the agent makes a unit of CloudWatch of (internal/cloudwatch/unit.go): its names, and those of UCUM.
+_UNIT = re.compile(
+    r"(?i)|none|count(/second)?|percent|(micro|milli)?seconds|(kilo|mega|giga|tera)?(bits|bytes)(/second)?"
+    r"|1|%|[um]?s|ns|min|h|d|([kmgt]i?)?(b|by|bi)(/s)?"
+)
 _ZONE = re.compile(r"[a-z]{2}(-[a-z0-9]+)+-[0-9]+[a-z]")
 _NAMESPACE = re.compile(r"(?!:)[0-9A-Za-z.\-_/#: ]{1,255}")
 LOG_ENTRIES = {name: ("logs", "logs_collected", name, "collect_list", "[]") for name in ("files", "journald")}
@@ -320,6 +325,11 @@ def measurements(
             )
         if entry in names[:index]:
             yield Finding(ERROR, path, f"duplicate measurement {entry!r}")
+    for index, entry in enumerate(entries):
+        unit = entry.get("unit") if isinstance(entry, dict) else None
+        if isinstance(unit, str) and not _UNIT.fullmatch(unit):
+            message = f"CloudWatch has no unit {unit!r}: the metric gets none"
+            yield Finding(WARNING, f"{where}.measurement[{index}].unit", message)
 
 
 def logs_findings(section: Mapping[str, object], files: Collection[str] | None) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import yaml
 
 from validator.probes.agent import ERROR, lint
 from validator.probes.agent.findings import RELEASE_SCHEMA as TABLE
-from validator.probes.agent.findings import release_schema, schema_findings
+from validator.probes.agent.findings import WARNING, release_schema, schema_findings
 
 FILE = {"file_path": "/a.log", "log_group_name": "g"}
 EVENTS = {"log_group_name": "g", "log_stream_name": "s", "event_name": "System", "event_levels": ["ERROR"]}
@@ -86,6 +86,15 @@ def test_a_journal_without_a_group_has_one_finding() -> None:
 def test_a_zone_is_no_region(region: str, is_zone: bool) -> None:
     found = [finding.message for finding in lint({"agent": {"region": region}}) if finding.path == "agent.region"]
     assert found == ([f"{region!r} is an Availability Zone: the agent reaches no endpoint"] if is_zone else [])
+
+
+@pytest.mark.parametrize(
+    ("unit", "is_known"),
+    [("Watts", False), ("unit", False), ("Celsius", False), ("Percent", True), ("megabytes", True), ("MiBy", True)],
+)
+def test_a_unit_that_cloudwatch_lacks_is_lost(unit: str, is_known: bool) -> None:
+    findings = lint(metrics(nvidia_gpu={"measurement": [{"name": "power_draw", "unit": unit}]}))
+    assert [finding.severity for finding in findings if finding.path.endswith("unit")] == [WARNING] * (not is_known)
 
 
 def test_facts_name_their_release_and_every_group_is_used_and_known() -> None:
