@@ -54,6 +54,13 @@ def test_fi_info_says_its_version(fi_info: Any, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "fi_info: 1.22.0amzn1.0\nlibfabric: 1.22.0amzn1.0\nlibfabric api: 1.22\n"
 
 
+@pytest.mark.parametrize("word", ["--help", "--nonsense"])
+def test_fi_info_prints_its_usage_with_status_1(fi_info: Any, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As util/info.c: on standard output, and a failure also for --help."""
+    assert fi_info.main([word]) == 1
+    assert capsys.readouterr().out.startswith("Usage: fi_info ")
+
+
 def test_fi_info_shows_two_endpoints_a_node(fi_info: Any, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (0, 2):
         (root / f"dev/infiniband/uverbs{number}").touch()
