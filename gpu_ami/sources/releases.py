@@ -47,6 +47,8 @@ def newer_releases(client: Client, facts: Facts, component: str) -> list[Release
     url = getattr(facts, component)["releases_url"]
     newest = max(facts.releases(component), key=tables.parts)
     found = {release.version: release for release in _READERS[component](client, facts, url)}
+    if odd := [version for version in found if not re.fullmatch(r"[0-9]+(?:\.[0-9]+)+", version)]:
+        raise SourceError(f"{url}: expected releases like {newest}, got {odd[0]!r}")
     newer = [version for version in found if tables.parts(version) > tables.parts(newest)]
     return [found[version] for version in sorted(newer, key=tables.parts)]
 
@@ -56,7 +58,7 @@ def _neuron(client: Client, facts: Facts, url: str) -> Iterator[Release]:
         releases = json.loads(client.get(url, limit=_PAGE_LIMIT))["neuron_releases"]
         for release in releases:
             yield _neuron_release(release, facts, url)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SourceError(f"{url}: expected Neuron's manifest (neuron_releases): {error!r}") from error
 
 
@@ -71,7 +73,7 @@ def _neuron_release(release: Mapping[str, Any], facts: Facts, url: str) -> Relea
 
 
 def _efa(client: Client, _facts: Facts, url: str) -> Iterator[Release]:
-    page = client.get(url, limit=_PAGE_LIMIT, page=True).decode("utf-8", "replace")
+    page = client.get(url, limit=_PAGE_LIMIT, page=True).decode("ascii", "replace")
     releases = dict.fromkeys(_EFA_RELEASE.findall(page))
     if not releases:
         raise SourceError(f"{url}: expected a table of EFA installer releases")
@@ -106,7 +108,7 @@ def read_tags(client: Client, url: str) -> dict[str, str]:
     lines = _packets(data, url) if data[4:14] == b"# service=" else data.splitlines()
     refs: dict[str, str] = {}
     for line in lines:
-        commit, _, name = line.partition(b"\0")[0].decode("utf-8", "replace").strip().replace("\t", " ").partition(" ")
+        commit, _, name = line.partition(b"\0")[0].decode("ascii", "replace").strip().replace("\t", " ").partition(" ")
         if _HASH.match(commit) and name:
             refs[name] = commit
     if not refs:

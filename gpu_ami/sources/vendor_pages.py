@@ -65,7 +65,7 @@ class Asked:
             raise SourceError(f"{address}: expected text in UTF-8: {error}") from error
         if not text.strip():
             raise SourceError(f"{address}: expected a page, got an empty one")
-        return text
+        return re.sub(r"(?![0-9])\d", "\N{REPLACEMENT CHARACTER}", text)  # other scripts' digits are in no version
 
     def sourced(self, row: Mapping[str, Any], source: str) -> dict[str, Any]:
         """A row with its source and date."""
@@ -148,7 +148,7 @@ def _eks_kernels(section: str) -> dict[str, str]:
     head = next((row for row in rows if any("K8s" in cell for cell in row)), [])
     standard = next((row for row in rows if row[0].endswith("x86_64_STANDARD") and len(row) == len(head)), [])
     kernels: dict[str, str] = {}
-    for title, image in zip(head[1:], standard[1:], strict=True):
+    for title, image in zip(head[1:], standard[1:], strict=False):  # no row of the AMIs: the caller says so
         minors = [int(minor) for minor in re.findall(r"1\.(\d+)", title)]
         kernel = re.search(r"kernel-(\d+\.\d+)", image)
         if minors and kernel:
@@ -306,7 +306,7 @@ def _date(text: str) -> str:
 def grid_drivers(asked: Asked) -> Iterator[News]:
     """The bucket's anonymous listing: installers and their folders."""
     url, facts = str(asked.row["url"]), asked.facts.grid_drivers
-    pattern = re.escape(str(facts["file"])).replace(re.escape("{version}"), r"([\d.]+)")
+    pattern = re.escape(str(facts["file"])).replace(re.escape("{version}"), f"({_DRIVER.pattern})")
     folders: dict[str, list[str]] = {}
     for key in _listed(asked, url):
         folder, _, name = key.rpartition("/")
@@ -378,7 +378,7 @@ def _json(asked: Asked, url: str) -> Any:
     text = asked.page(url)
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unexpected(url, "JSON", text) from error
 
 
@@ -445,6 +445,7 @@ def cuda_drivers(asked: Asked) -> dict[str, str]:
     return {release: driver for release, (_, driver) in found.items()}
 
 
+_DRIVER = re.compile(r"[0-9]{3}\.[0-9]{2,3}(?:\.[0-9]{2})?")
 _KINDS = {"lts branch": "LTSB", "production branch": "PB", "new feature branch": "NFB"}
 _DESIGNATIONS = {
     "Long Term Support Branch": "LTSB",
@@ -465,8 +466,12 @@ def driver_branches(asked: Asked, cuda: Mapping[str, str]) -> Iterator[News]:
         raise SourceError(f"{url}: expected driver releases, got none")
     ends = _matrix(asked)
     oldest = min(known, key=int)
+    listing = {name: row for name, row in listing.items() if tables.parts(name) >= tables.parts(oldest)}
+    drivers = [release for _, releases in listing.values() for release in releases]
+    if odd := [release for release in drivers if not _DRIVER.fullmatch(release)]:
+        raise SourceError(f"{url}: expected drivers like {known[oldest]['releases'][-1]}, got {odd[0]!r}")
     for name, (kind, releases) in sorted(listing.items(), key=lambda item: tables.parts(item[0])):
-        if not releases or tables.parts(name) < tables.parts(oldest):
+        if not releases:
             continue
         designation, end = ends.get(name, (_KINDS.get(kind.lower(), ""), ""))
         if name in known:

@@ -67,10 +67,20 @@ def test_what_the_lists_do_not_say_is_left_to_a_person(web: Web) -> None:
     assert agent.missing == "the build number of its download directory"
 
 
-@pytest.mark.parametrize("body", [b"not json", b"{}", b'{"neuron_releases": [{}]}'])
+@pytest.mark.parametrize("body", [b"not json", b"{}", b'{"neuron_releases": [{}]}', b"[]", b"[" * 100_000])
 def test_another_manifest_is_an_error(web: Web, body: bytes) -> None:
     web.put("/aws-neuron/aws-neuron-sdk/master/src/helperscripts/n2-manifest.json", body)
     with pytest.raises(SourceError, match="expected Neuron's manifest"):
+        newer_releases(asking(web), FACTS, "neuron")
+
+
+@pytest.mark.parametrize("version", ["9.banana", "2.\u0669\u0669.0", "99", "2.99.0~rc1"])
+def test_a_release_of_another_form_is_an_error(web: Web, version: str) -> None:
+    path = "/aws-neuron/aws-neuron-sdk/master/src/helperscripts/n2-manifest.json"
+    published(web)
+    manifest = web.files[path].body.replace(b"2.99.0", version.encode())
+    web.put(path, manifest)
+    with pytest.raises(SourceError, match=r"expected releases like 2\.\d+\.\d+, got "):
         newer_releases(asking(web), FACTS, "neuron")
 
 

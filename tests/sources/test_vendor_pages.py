@@ -308,6 +308,9 @@ def asked(web: Web, name: str) -> Iterator[vendor_pages.News]:
         ("grid_drivers", GRID.format(keys="", more="false", token=""), "expected installers like"),
         ("advisories", '{"message": "rate limit exceeded"}', "expected a list of files"),
         ("dlami", "<html><title>Release notes</title></html>", "a list of release notes"),
+        ("eks_amis", EKS.replace("x86_64_STANDARD", "x86_64_OTHER"), "with their Kubernetes versions"),
+        ("ecs_amis", ECS.replace("## 2026", "## \u0662\u0660\u0662\u0666"), "a changelog with `## YYYYMMDD`"),
+        ("advisories", "[" * 100_000, "expected JSON"),
     ],
 )
 def test_another_form_is_an_error(web: Web, name: str, text: str, expected: str) -> None:
@@ -316,6 +319,19 @@ def test_another_form_is_an_error(web: Web, name: str, text: str, expected: str)
     web.put(path_of(url), text.encode())
     with pytest.raises(SourceError, match=expected):
         list(asked(web, name))
+
+
+@pytest.mark.parametrize("release", ["595.20261399.02", "595.14\u0660.02", "595.banana", "595"])
+def test_a_driver_of_another_form_is_proposed_by_no_source(web: Web, release: str) -> None:
+    served(web)
+    odd = {"595": {"type": "production branch", "driver_info": [{"release_version": release}]}}
+    web.put(path_of(ROWS["driver_branches"]["url"]), json.dumps(odd).encode())
+    keys = f"<Contents><Key>grid-20.2/NVIDIA-Linux-x86_64-{release}-grid-aws.run</Key></Contents>"
+    web.put(path_of(ROWS["grid_drivers"]["url"]), GRID.format(keys=keys, more="false", token="").encode())
+    result = refreshed(web)
+    assert [row for row in result.proposals if release in str(row)] == []
+    assert any("expected drivers like" in error for error in result.errors)
+    assert any("expected installers like" in error for error in result.errors)
 
 
 def test_rows_of_the_sources_have_a_reader_or_a_reason() -> None:
