@@ -157,7 +157,7 @@ def test_persistence_daemon_runs(host: Any, plan: PlanDocument, observe: Observe
 @pytest.mark.survives
 def test_power_is_not_limited(host: Any, observe: Observe) -> None:
     """No GPU has a power limit below its default. It would be slower without any message."""
-    rows = _each_gpu(host, "power.limit", "power.default_limit")
+    rows = _each_gpu(host, "power.limit", "power.default_limit") or unproven(_SILENT)
     watts = {index: [readings.read_number(text) for text in texts] for index, *texts in rows}
     unread = [
         f"GPU {index}: {limit.shown()} of {default.shown()}"
@@ -295,6 +295,8 @@ def test_every_user_can_use_the_gpus(host: Any, observe: Observe) -> None:
     closed += [f"GPU {row[0]} is in compute mode {row[-1]}" for row in modes if row[-1] != "Default"]
     if closed:
         observe.fail(f"GPUs that not every process can use: {'; '.join(closed)}")
+    if not modes:
+        unproven(_SILENT)
 
 
 @pytest.mark.survives
@@ -461,6 +463,10 @@ def test_gpus_are_the_promised_model(
     wrong = unread + hardware.model_differences(boards, gpu, recorded)
     if wrong:
         observe.fail("; ".join(wrong))
+
+
+# nvidia-smi answers for no GPU where one has fallen off the bus (akash-network/support#209).
+_SILENT = "nvidia-smi does not answer: see nvidia_driver::test_every_promised_gpu_is_there"
 
 
 def _each_gpu(host: Any, *fields: str) -> list[list[str]]:
