@@ -31,6 +31,10 @@ from validator.transport import backend
 
 _DPKG = "/var/lib/dpkg"
 _UNITS = ("/etc/systemd", "/usr/lib/systemd")
+# Where links of enabled and masked units lead.
+_UNIT_TARGETS = ("/lib/systemd/", "/usr/lib/systemd/", "/etc/systemd/", "/run/systemd/", "/dev/null", "/usr/share/")
+# What programs of packages write in /opt: state of AWS's agents, and Python.
+_STATE_IN_OPT = re.compile(r"/opt/aws/|/opt/amazon/|/opt/.*/__pycache__/[^/]+\.pyc$")
 _LOGIN = ("/etc/pam.d", "/etc/security", "/etc/sudoers.d", "/etc/ssh", "/etc/polkit-1")
 _ENVIRONMENT = ("/etc/profile.d", "/etc/environment.d", "/etc/ld.so.conf.d", "/etc/skel")
 _KERNEL = (
@@ -192,21 +196,29 @@ def test_programs_are_packaged(host: Any, plan: Any, declared: Declared, observe
 @pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_local_files_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
-    """/usr/local, /usr/src and /srv have only files of packages and roles.
+    """/usr/local, /usr/src, /srv and /opt have only files of packages and roles; in /opt not on node families.
 
     Programs in /usr/local precede the system's; a source tree in /usr/src is what a build was made of.
     """
-    folders = ("/usr/local", "/usr/src", "/srv")
-    _require_none(_unexpected(host, plan, declared, folders), "files of no package", declared, observe)
+    folders = ["/usr/local", "/usr/src", "/srv"]
+    if plan["node"].get("family", "ec2") == "ec2":
+        folders.append("/opt")
+    files = _unexpected(host, plan, declared, tuple(folders))
+    _require_none([path for path in files if not _STATE_IN_OPT.match(path)], "files of no package", declared, observe)
 
 
 @pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_units_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
-    """Every systemd unit, timer and drop-in belongs to a package or a role."""
-    _require_none(
-        _unexpected(host, plan, declared, _UNITS), "systemd units and drop-ins of no package", declared, observe
-    )
+    """Every systemd unit, timer and drop-in belongs to a package or a role, and so do the units that links enable."""
+    entries = _unpackaged(host, plan, declared, _UNITS)
+    links = [
+        f"{entry.path} -> {entry.target}"
+        for entry in entries
+        if entry.kind == "l" and entry.target.startswith("/") and not entry.target.startswith(_UNIT_TARGETS)
+    ]
+    files = [*footprints.unexpected(entries, _UNITS, declared), *links]
+    _require_none(files, "systemd units and drop-ins of no package", declared, observe)
 
 
 @pytest.mark.needs("promise")
@@ -406,6 +418,12 @@ def test_no_files_in_homes(host: Any, observe: Observe) -> None:
     nested = host.run(
         f"for h in {_HOMES}; do find $h/.ssh $h/.cache -xdev -type f {hidden} 2>/dev/null; done", pure=True
     ).stdout
+    orphans = host.run(
+        'for d in /home/*/; do d=${d%/}; test -d "$d" -a "$d" != /home/lost+found &&'
+        ' ! cut -d: -f6 /etc/passwd | grep -qxF -- "$d" && echo "$d"; done; true',
+        pure=True,
+    ).stdout
+    entries += [f"{path} (of no account)" for path in _lines(orphans)]
     observe.nothing(sorted([*entries, *_lines(nested)]), "files in home directories")
 
 
@@ -519,7 +537,12 @@ def test_file_systems_are_known(host: Any, observe: Observe) -> None:
 @pytest.mark.tier("T0")
 def test_no_file_is_immutable(host: Any, observe: Observe) -> None:
     """No file has the attribute immutable or append-only. Upgrades and cloud-init cannot write it."""
-    shown = host.run("lsattr -R /etc /root /home /boot /usr/local /opt 2>/dev/null", timeout=SCAN_SECONDS).stdout
+    folders = "/etc /root /home /boot /usr/local /opt"  # themselves, and what is in them
+    command = (
+        f"lsattr -d {folders} /usr/bin /usr/sbin /var/lib/dpkg 2>/dev/null; lsattr /usr/bin /var/lib/dpkg 2>/dev/null"
+    )
+    command += f"; lsattr -R {folders} 2>/dev/null"
+    shown = host.run(command, timeout=SCAN_SECONDS).stdout
     rows = [line.split(None, 1) for line in _lines(shown)]
     marked = [
         row[1] for row in rows if len(row) == 2 and re.fullmatch(r"[A-Za-z-]+", row[0]) and {"i", "a"} & set(row[0])

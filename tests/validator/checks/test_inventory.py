@@ -158,6 +158,24 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "shell files that are not those of a new account: /home/admin/.bashrc",
     ),
     *unowned(inventory.test_local_files_are_declared, "/usr/src/own-1.0/Makefile", "files of no package"),
+    *unowned(inventory.test_local_files_are_declared, "/opt/nccl/all_reduce_perf", "files of no package"),
+    (inventory.test_local_files_are_declared, {"(*": files("/opt/aws/amazon-cloudwatch-agent/var/x")}, "PASS", ""),
+    (inventory.test_local_files_are_declared, {"(*": files("/opt/x/__pycache__/y.pyc")}, "PASS", ""),
+    (
+        inventory.test_units_are_declared,
+        {"(*": GOOD_FILES + "l\t777\t/etc/systemd/system/multi-user.target.wants/d.service\t/opt/d/d.service\n" + END},
+        "FAIL",
+        "drop-ins of no package: /etc/systemd/system/multi-user.target.wants/d.service -> /opt/d/d.service",
+    ),
+    *(
+        (
+            inventory.test_units_are_declared,
+            {"(*": GOOD_FILES + f"l\t777\t/etc/systemd/system/multi-user.target.wants/d.service\t{target}\n" + END},
+            "PASS",
+            "",
+        )
+        for target in ("/lib/systemd/system/d.service", "/etc/systemd/system/d.service", "../d.service", "/dev/null")
+    ),
     *unowned(inventory.test_scheduled_jobs_are_declared, "/etc/tmpfiles.d/b.conf", "jobs and scripts of no package"),
     (
         inventory.test_file_systems_are_known,
@@ -234,15 +252,21 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (inventory.test_nothing_is_world_writable, {"find*": "/opt/share\n"}, "FAIL", "writable by every user: /opt/share"),
     (
         inventory.test_no_files_in_homes,
-        {"find*": "/root/.bashrc\n/root/.ssh\n/home/admin/.cache\n", "for h*": ""},
+        {"find*": "/root/.bashrc\n/root/.ssh\n/home/admin/.cache\n", "for *": ""},
         "PASS",
         "",
     ),
     (
         inventory.test_no_files_in_homes,
-        {"find*": "/root/.npm\n/root/.bashrc\n", "for h*": "/root/.cache/pip/x\n"},
+        {"find*": "/root/.npm\n/root/.bashrc\n", "for h*": "/root/.cache/pip/x\n", "for d*": ""},
         "FAIL",
         "files in home directories: /root/.cache/pip/x, /root/.npm",
+    ),
+    (
+        inventory.test_no_files_in_homes,
+        {"find*": "/root/.bashrc\n", "for h*": "", "for d*": "/home/builder\n"},
+        "FAIL",
+        "files in home directories: /home/builder (of no account)",
     ),
     (
         inventory.test_authorized_keys_are_in_homes_only,
