@@ -226,7 +226,7 @@ def _files_request(args: argparse.Namespace) -> Request:
     plan = _plan_in(args.out)
     reason = host_proof.unusable(args.root)
     if reason:
-        raise UsageError(f"--root {args.root}: {reason}")
+        raise UsageError(f"--root {reason}")
     proof = ProofOptions(checks=args.checks, validator_options=options.validator_options(args))
     return Request(Files(plan, args.root), args.out or Path("out") / "files", proof, signers)
 

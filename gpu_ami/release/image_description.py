@@ -83,7 +83,7 @@ def take_inventory(path: Path) -> Inventory:
     try:
         return file_account.take_over(image_files.Image(path), running=False)
     except TransportFault as fault:
-        raise UsageError(str(fault), hint=fault.hint) from fault
+        raise UsageError(fault.message, hint=fault.hint) from fault
     except file_account.NotTaken as reason:
         raise UsageError(f"{path}: {reason}") from reason
 

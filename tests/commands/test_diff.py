@@ -106,4 +106,4 @@ def test_two_builds_need_inventories(images: None, tmp_path: Path, capsys: pytes
 def test_a_disk_that_is_none(images: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "disk.raw").write_bytes(b"x" * 512)
     assert cli.main(["diff", "--same", "disk.raw", "out/new"]) == 2
-    assert "disk.raw cannot be entered" in capsys.readouterr().err
+    assert "disk.raw: expected a file system of Linux, got no partition table (512 bytes)" in capsys.readouterr().err

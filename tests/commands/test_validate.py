@@ -166,7 +166,7 @@ def test_missing_plan_names_the_command_that_writes_it(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--root", "/none/such"], "--root /none/such: /none/such: no such file or directory"),
+        (["--root", "/none/such"], "--root /none/such: no such file or directory"),
         (["--root", "/", "--ami", "ami-1"], "--ami, --host and --root exclude each other"),
         (["--root", "/", "--restarts", "none"], "--root has nothing to restart"),
         (["--host", "ssh://a@b", "--restarts", "none"], "--restarts is for machines that gpu-ami launches"),

@@ -154,6 +154,8 @@ def _mount_image(root: str, source: str, offset: int | None) -> None:
 def _own_folder(root: str, name: str) -> str:
     """A folder of the image that is mounted over. A link would lead the mount to the host's files."""
     path = os.path.join(root, name)  # noqa: PTH118
+    if not os.path.lexists(path):
+        raise CageError(f"it has no /{name}: not the root of a system")
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         raise CageError(f"/{name} of the image is not a directory")
     return path

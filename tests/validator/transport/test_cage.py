@@ -29,6 +29,7 @@ def test_a_sandbox_cannot_reach_the_kernel() -> None:
     [
         ("/nonexistent", ["/bin/true"], "cage: mount"),
         ("/", ["/nonexistent"], "cage: /nonexistent: No such file or directory"),
+        ("/etc", ["/bin/true"], "cage: it has no /proc: not the root of a system"),
     ],
 )
 def test_a_cage_that_cannot_be_built_runs_nothing(source: str, words: list[str], message: str, tmp_path: Path) -> None:
