@@ -56,6 +56,11 @@ _SOURCE_FILES = (
     "/etc/xdg/pip/pip.conf", "/etc/npmrc", "/usr/etc/npmrc", "/etc/condarc",
 )  # fmt: skip
 _CERTIFICATES = ("/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors", "/etc/pki/tls/certs")
+# Where the links of trusted certificates lead: to files of packages, or to those that are looked at themselves.
+_OF_CERTIFICATES = (
+    "/usr/share/ca-certificates/", "/usr/local/share/ca-certificates/", "/etc/ssl/", "/etc/pki/", "/usr/share/pki/",
+    "/usr/lib/", "/var/lib/ca-certificates/",
+)  # fmt: skip
 _PROGRAMS = ("/usr/bin", "/usr/sbin", "/usr/libexec", "/usr/lib", "/usr/lib64", "/usr/lib32")
 # Configuration files that control access; other changed configuration files are the base AMI's.
 _GUARDED = (
@@ -313,7 +318,14 @@ def test_package_sources_are_planned(host: Any, plan: Any, declared: Declared, o
 @pytest.mark.tier("T0")
 def test_certificates_are_packaged(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """No certificate authority is trusted beyond those of the packages. It could sign for every host."""
-    _require_none(_unexpected(host, plan, declared, _CERTIFICATES), "certificates of no package", declared, observe)
+    entries = _unpackaged(host, plan, declared, (*_CERTIFICATES, "/etc/ssl/certs"))
+    links = [
+        f"{entry.path} -> {entry.target}"
+        for entry in entries
+        if entry.kind == "l" and entry.target.startswith("/") and not entry.target.startswith(_OF_CERTIFICATES)
+    ]
+    files = [*footprints.unexpected(entries, _CERTIFICATES, declared), *links]
+    _require_none(files, "certificates of no package", declared, observe)
 
 
 @pytest.mark.needs("observed")

@@ -169,6 +169,19 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     *(
         (
+            inventory.test_certificates_are_packaged,
+            {"(*": GOOD_FILES + f"l\t777\t/etc/ssl/certs/deadbeef.0\t{target}\n" + END},
+            verdict,
+            message,
+        )
+        for target, verdict, message in (
+            ("/usr/local/share/corp.pem", "FAIL", "/etc/ssl/certs/deadbeef.0 -> /usr/local/share/corp.pem"),
+            ("/usr/share/ca-certificates/mozilla/A.crt", "PASS", ""),
+            ("A.pem", "PASS", ""),
+        )
+    ),
+    *(
+        (
             inventory.test_units_are_declared,
             {"(*": GOOD_FILES + f"l\t777\t/etc/systemd/system/multi-user.target.wants/d.service\t{target}\n" + END},
             "PASS",
