@@ -7,6 +7,7 @@ a login page, an empty listing, a page that was moved and rewritten.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import html
 import json
@@ -300,7 +301,9 @@ def _date(text: str) -> str:
     found = re.fullmatch(r"([A-Z][a-z]+) (\d{1,2}), (20\d\d)", text.strip())
     if not found or found[1] not in _MONTHS:
         return ""
-    return datetime.date(int(found[3]), _MONTHS.index(found[1]) + 1, int(found[2])).isoformat()
+    with contextlib.suppress(ValueError):  # 30 February
+        return datetime.date(int(found[3]), _MONTHS.index(found[1]) + 1, int(found[2])).isoformat()
+    return ""
 
 
 def grid_drivers(asked: Asked) -> Iterator[News]:
@@ -386,7 +389,7 @@ def _advisory(asked: Asked, number: str, document: Any, url: str) -> Iterator[Ne
     try:
         title = str(document["document"]["title"])
         rows = bulletin(document)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SourceError(f"{url}: expected a bulletin in CSAF: {error!r}") from error
     for row in rows:
         source = f"{url} ({title.partition(': ')[2] or title})"
@@ -412,12 +415,16 @@ def bulletin(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         for each in document["vulnerabilities"]:
             products = [pattern.fullmatch(str(name)) for name in each["product_status"].get("fixed", ())]
             versions = [match.groups()[-1].replace("_", ".") for match in products if match]
+            if component == "nvidia_driver" and (odd := [one for one in versions if not _DRIVER.fullmatch(one)]):
+                raise ValueError(f"not a driver: {odd[0]!r}")
             for version in versions:
                 key = tables.branch(version)
                 fixed[key] = max(fixed.get(key, version), version, key=tables.parts)
             for score in each.get("scores", ()) if versions else ():
                 base = score["cvss_v3"]
-                gravest = max(gravest, (float(base["baseScore"]), str(each["cve"]), str(base["baseSeverity"])))
+                if not re.fullmatch(r"CVE-20\d\d-\d+", cve := str(each["cve"])):
+                    raise ValueError(f"not a CVE: {cve!r}")
+                gravest = max(gravest, (float(base["baseScore"]), cve, str(base["baseSeverity"])))
         if fixed and gravest[2] in _SEVERITIES:
             rows.append(
                 {

@@ -311,6 +311,11 @@ def asked(web: Web, name: str) -> Iterator[vendor_pages.News]:
         ("eks_amis", EKS.replace("x86_64_STANDARD", "x86_64_OTHER"), "with their Kubernetes versions"),
         ("ecs_amis", ECS.replace("## 2026", "## \u0662\u0660\u0662\u0666"), "a changelog with `## YYYYMMDD`"),
         ("advisories", "[" * 100_000, "expected JSON"),
+        (
+            "kubernetes_support",
+            KUBERNETES.replace("December 20, 2028", "February 30, 2028").replace("1.32", "x"),
+            "the c",
+        ),
     ],
 )
 def test_another_form_is_an_error(web: Web, name: str, text: str, expected: str) -> None:
@@ -332,6 +337,15 @@ def test_a_driver_of_another_form_is_proposed_by_no_source(web: Web, release: st
     assert [row for row in result.proposals if release in str(row)] == []
     assert any("expected drivers like" in error for error in result.errors)
     assert any("expected installers like" in error for error in result.errors)
+
+
+@pytest.mark.parametrize(("old", "new"), [("CVE-2026-2", "CVE-x"), ("595_140_02", "2026_140_02"), ("8.2", '"high"')])
+def test_a_bulletin_of_another_form_is_an_error(web: Web, old: str, new: str) -> None:
+    served(web)
+    url = f"{path_of(ROWS['advisories']['files'])}/2026/5999/5999.json"
+    web.put(url, json.dumps(bulletin("5999")).replace(old, new).encode())
+    with pytest.raises(SourceError, match="expected a bulletin in CSAF"):
+        list(asked(web, "advisories"))
 
 
 def test_rows_of_the_sources_have_a_reader_or_a_reason() -> None:
