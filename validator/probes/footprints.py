@@ -58,6 +58,7 @@ _SYSTEM = (
     "/etc/cloud/cloud.cfg.d/20-modules.cfg", "/etc/systemd/journald.conf.d/gpu-ami.conf",
     "/etc/systemd/network/10-dhcp.network", "/etc/modprobe.d/gpu-ami*.conf", "/etc/modules-load.d/gpu-ami*.conf",
     "/usr/lib/gpu-ami/*", "/etc/udev/rules.d/*gpu-ami*.rules",
+    "/etc/systemd/system/systemd-networkd.service.d/10-names.conf",
 )  # fmt: skip
 
 

@@ -137,3 +137,19 @@ def test_whole_lists_systems_whose_packages_own_nothing(tmp_path: Path, whole: s
     (tmp_path / "file").write_text("x")
     done = subprocess.run(["sh", "-c", whole + text], capture_output=True, text=True, check=False)
     assert done.returncode == status and (str(tmp_path / "file") in done.stdout) is (status == 0)
+
+
+def test_the_region_s_base_image_leaves_what_is_expected() -> None:
+    """A file that its builder adds, and no package owns, would fail the proof of every image built on it."""
+    root = Path(__file__).resolve().parents[3] / "localregion/replicas/debian_ami/rootfs"
+    left = [f"/{path.relative_to(root)}" for path in sorted(root.rglob("*")) if path.is_file()]
+    judged = (
+        "/etc/systemd/",
+        "/etc/ssh/",
+        "/etc/default/grub.d/",
+        "/etc/cloud/",
+        "/etc/apt/",
+        "/etc/initramfs-tools/conf.d/",
+    )
+    declared = footprints.Declared((), ())
+    assert [path for path in left if path.startswith(judged) and not declared.has(path)] == []
