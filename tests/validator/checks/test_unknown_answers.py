@@ -115,7 +115,8 @@ def test_each_value_that_a_board_has_is_missed(path: str, text: str | None) -> N
     assert measurement not in gpu.values
     machine = SimpleNamespace(run=lambda *_: xml(**{path: text}).decode(), root="/none")
     _, findings = diagnose.gpus(machine)  # type: ignore[arg-type]
-    assert [(one.level, one.kind) for one in findings] == [("action", "unknown")]
+    kind = "stop_start" if "is lost" in (text or "") else "reboot" if "requires reset" in (text or "") else "unknown"
+    assert [(one.level, one.kind) for one in findings] == [("action", kind)]
     assert findings[0].text == f"unknown: {path}: {text or 'no value'}"
 
 
