@@ -76,4 +76,8 @@ fi
 if [ -f "$script" ]; then
     sh "$script" "$PWD/root" "$@"
 fi
+# AMIs are published without the logs of what installed their packages.
+for log in upper/var/log/apt/* upper/var/log/dpkg.log upper/var/log/alternatives.log; do
+    if [ -f "$log" ]; then rm "root/${log#upper/}"; fi
+done
 umount -R root

@@ -57,6 +57,8 @@ def test_a_layer_holds_what_is_different(folder: Path, home: Path) -> None:
         'chroot "$1" cp /etc/of-a-layer /etc/copied',
         'echo "$2 $3" >"$1/etc/arguments"',
         'ls "$1/dev" >"$1/etc/dev"',
+        'mkdir -p "$1/var/log/apt"; echo x | tee "$1/var/log/apt/x.log" >"$1/var/log/dpkg.log"',
+        'echo kept >"$1/var/log/apt.kept"',
     ]
     layer = Layer("some", source=source(folder, "\n".join(script)), arguments=("al2023", "1.33"))
     made = folder / "trees/some-1"
@@ -65,7 +67,9 @@ def test_a_layer_holds_what_is_different(folder: Path, home: Path) -> None:
     assert (made / "etc/copied").read_text() == "file\n"
     assert (made / "etc/arguments").read_text() == "al2023 1.33\n"
     assert (made / "etc/dev").read_text().split() == ["fd", "full", "null", "random", "tty", "urandom", "zero"]
-    assert sorted(path.name for path in made.iterdir()) == ["etc"]  # nothing of /dev, /proc, /run, /tmp
+    assert sorted(path.name for path in made.iterdir()) == ["etc", "var"]  # nothing of /dev, /proc, /run, /tmp
+    # No log of what installed packages: as found, an AMI of ours in a vendor's place failed for them.
+    assert [path.name for path in (made / "var/log").rglob("*") if path.is_file()] == ["apt.kept"]
     assert [path.name for path in made.parent.iterdir()] == ["some-1"]
     assert not Path("/etc/of-a-layer").exists()
 
