@@ -236,4 +236,4 @@ def _ansible(program: str, *words: str) -> process.Completed:
 
     beside = Path(sys.executable).parent
     environment = {"PATH": f"{beside}:/usr/bin:/bin:/usr/sbin:/sbin", "ANSIBLE_NOCOLOR": "1"}
-    return process.run([beside / program, *words], timeout=240, cwd=ROOT, env=environment, check=False)
+    return process.run([beside / program, *words], timeout=600, cwd=ROOT, env=environment, check=False)
