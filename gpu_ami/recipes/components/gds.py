@@ -88,7 +88,7 @@ COMPONENT = Component(
     "gds",
     "GPUDirect Storage",
     layer="libraries",
-    after=("nccl_tests",),  # and EFA: efa_nv_peermem is built with the last source of /usr/src/nvidia-*
+    after=("gdrcopy",),  # and EFA: efa_nv_peermem is built with the last source of /usr/src/nvidia-*
     before=("dcgm",),
     is_chosen=True,
     keys=versioned('"2.29"'),
