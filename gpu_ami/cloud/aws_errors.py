@@ -19,6 +19,7 @@ from validator.aws import AwsError, Kind, NotOfAws, classify, is_known
 ACTION_SECONDS = 300.0
 _NOT_AWS_HINT = "did a proxy or a login page answer? look at HTTPS_PROXY, AWS_ENDPOINT_URL and the place's endpoint"
 _EMPTY = "it is empty"
+_OF_THE_PLACE = ("InvalidCapacityReservationId.", "InvalidSubnetID.", "InvalidSecurityGroupID.", "InvalidGroup.")
 _PROXY_HINT = (
     "HTTPS_PROXY names this proxy: correct it (http://USER:PASSWORD@HOST:PORT where it asks for a login), "
     "or name AWS's endpoints in NO_PROXY"
@@ -47,6 +48,11 @@ def is_quota(code: str) -> bool:
 def is_not_found(code: str) -> bool:
     """Whether AWS does not know a resource, which may appear some time after its creation."""
     return code.endswith((".NotFound", ".Malformed.NotFound"))
+
+
+def may_appear(code: str) -> bool:
+    """Whether what AWS does not know may be what gpu-ami has just created; subnets and reservations are the place's."""
+    return is_not_found(code) and not code.startswith(_OF_THE_PLACE)
 
 
 def is_denied(code: str) -> bool:

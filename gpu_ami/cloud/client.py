@@ -272,7 +272,7 @@ class Cloud:
             except GpuAmiError as error:
                 newest = max((self._created.get(resource_id, 0.0) for resource_id in resource_ids), default=0.0)
                 is_new = newest and time.monotonic() - newest < self.place.api.consistent_seconds
-                if not (is_new and aws_errors.is_not_found(error.code)):
+                if not (is_new and aws_errors.may_appear(error.code)):
                     raise
             time.sleep(POLL_SECONDS)
 

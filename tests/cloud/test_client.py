@@ -220,6 +220,15 @@ def test_a_builder_of_packer_may_be_unknown_for_a_while(monkeypatch: pytest.Monk
     cloud.harden("i-1")
 
 
+def test_what_a_place_names_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistyped reservation took two minutes to be refused: the key of the launch was new."""
+    unknown = refused("InvalidCapacityReservationId.NotFound", "RunInstances")
+    cloud = fake(monkeypatch, run_instances=answers(unknown))
+    cloud.created("key")
+    with pytest.raises(GpuAmiError, match=r"InvalidCapacityReservationId\.NotFound"):
+        cloud.launch(Launch("ami-1", "g5.xlarge", "key", {}, ""))
+
+
 def test_an_old_instance_that_is_not_found_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = fake(monkeypatch, describe_instances=answers(NOT_FOUND))
     with pytest.raises(CloudError, match=r"describing i-1: InvalidInstanceID\.NotFound"):
