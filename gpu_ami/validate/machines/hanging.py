@@ -40,6 +40,7 @@ _ON_CONSOLE = re.compile(
     r"(?:A (?:start|stop) job is running for (?P<what>[^\r\n]{1,200}?)|\bJob (?P<unit>[^\s/…]{1,200})\S{0,200} running)"
     r" \((?P<time>[^()\r\n]{1,60})\)"
 )
+_UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 _LOGIN_PROMPT = re.compile(r"^\S+ login: ", re.MULTILINE)
 
 
@@ -158,6 +159,12 @@ class ConsoleJob:
 
     name: str
     time: str
+
+    @property
+    def seconds(self) -> int:
+        """How long it has run: "1min 47s / no limit" is 107."""
+        spent = self.time.partition("/")[0]
+        return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)(d|h|min|s)\b", spent))
 
     def __str__(self) -> str:
         return f"{self.name} ({self.time})"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from validator.transport import Target
 
 _CONSOLE_LINES = 30
+_JOB_SECONDS = 30  # that a job of a boot runs until it is worth a line
 START_ROUND_SECONDS = 60.0
 _PROXY_SECONDS = 45.0  # until a tunnel stands and sshd's banner comes through it
 
@@ -207,7 +208,9 @@ class Boot:
         if hint := console.login_hint(text, self.user):
             return hint, hint
         job = hanging.on_console(text)
-        return (job.name, f"its console shows that it waits for {job}") if job else ("", "")
+        if job is None or job.seconds < _JOB_SECONDS:
+            return "", ""
+        return job.name, f"its console shows that it waits for {job}"
 
     @staticmethod
     def _fail_on_panic(machine: Machine, known: int, text: str) -> None:

@@ -229,6 +229,14 @@ def test_console_names_the_job_that_a_boot_without_a_login_waits_for(lines: str,
     assert hanging.on_console("[  OK  ] Started x") is None
 
 
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("9s / 3min 5s", 9), ("1min 47s / no limit", 107), ("1h 2min 3s / no limit", 3723), ("soon", 0)],
+)
+def test_seconds_of_a_job_on_the_console(time: str, seconds: int) -> None:
+    assert hanging.ConsoleJob("x.service", time).seconds == seconds
+
+
 def test_machine_without_pending_units_waits_for_nothing() -> None:
     assert hanging.parse("12.0 20.0\n\n\n\n").lines() == []
     assert hanging.parse("no systemd").lines() == []
