@@ -142,6 +142,12 @@ def _unexpected(host: Any, plan: Any, declared: Declared, below: tuple[str, ...]
     return footprints.unexpected(_unpackaged(host, plan, declared, below), below, declared)
 
 
+def _links_elsewhere(entries: list[Entry], known: tuple[str, ...]) -> list[str]:
+    """Links that lead to other places than those."""
+    links = [entry for entry in entries if entry.kind == "l" and entry.target.startswith("/")]
+    return [f"{link.path} -> {link.target}" for link in links if not link.target.startswith(known)]
+
+
 def _require_none(files: list[str], what: str, declared: Declared, observe: Observe) -> None:
     """Fails with each file. UNPROVEN if the plan has a role of a site without declared files."""
     __tracebackhide__ = True
@@ -201,7 +207,7 @@ def test_programs_are_packaged(host: Any, plan: Any, declared: Declared, observe
 @pytest.mark.needs("promise")
 @pytest.mark.tier("T0")
 def test_local_files_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
-    """/usr/local, /usr/src, /srv and /opt have only files of packages and roles; in /opt not on node families.
+    """/usr/local, /usr/src, /srv and, on plain instances, /opt have only files of packages and roles.
 
     Programs in /usr/local precede the system's; a source tree in /usr/src is what a build was made of.
     """
@@ -217,12 +223,7 @@ def test_local_files_are_declared(host: Any, plan: Any, declared: Declared, obse
 def test_units_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every systemd unit, timer and drop-in belongs to a package or a role, and so do the units that links enable."""
     entries = _unpackaged(host, plan, declared, _UNITS)
-    links = [
-        f"{entry.path} -> {entry.target}"
-        for entry in entries
-        if entry.kind == "l" and entry.target.startswith("/") and not entry.target.startswith(_UNIT_TARGETS)
-    ]
-    files = [*footprints.unexpected(entries, _UNITS, declared), *links]
+    files = [*footprints.unexpected(entries, _UNITS, declared), *_links_elsewhere(entries, _UNIT_TARGETS)]
     _require_none(files, "systemd units and drop-ins of no package", declared, observe)
 
 
@@ -319,12 +320,7 @@ def test_package_sources_are_planned(host: Any, plan: Any, declared: Declared, o
 def test_certificates_are_packaged(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """No certificate authority is trusted beyond those of the packages. It could sign for every host."""
     entries = _unpackaged(host, plan, declared, (*_CERTIFICATES, "/etc/ssl/certs"))
-    links = [
-        f"{entry.path} -> {entry.target}"
-        for entry in entries
-        if entry.kind == "l" and entry.target.startswith("/") and not entry.target.startswith(_OF_CERTIFICATES)
-    ]
-    files = [*footprints.unexpected(entries, _CERTIFICATES, declared), *links]
+    files = [*footprints.unexpected(entries, _CERTIFICATES, declared), *_links_elsewhere(entries, _OF_CERTIFICATES)]
     _require_none(files, "certificates of no package", declared, observe)
 
 
