@@ -102,12 +102,10 @@ def _publish(args: argparse.Namespace, verified: verification.Verified, place: P
 
 def _roll_back(args: argparse.Namespace, folder: Path, place: Place, progress: Progress) -> Outcome:
     """The certificate names the recipe; the image that `latest` gets was verified when it was published."""
-    from gpu_ami.files import read_document
     from gpu_ami.publish import policy, publication
     from gpu_ami.report import certificate as certificates
 
-    document = read_document(folder / certificates.CERTIFICATE_FILE, certificates.SCHEMA, "certify")
-    recipe = str(document["image"]["name"])
+    recipe = certificates.load(folder / certificates.CERTIFICATE_FILE).image.name
     own = policy.load_policy(args.policy, recipe)
     request = publication.RollbackRequest(recipe, args.to, own, _sha256(args.policy), None if args.dry_run else folder)
     return _outcome(publication.roll_back(place, request, progress))

@@ -167,11 +167,9 @@ class Record:
         if before.get("schema") != SCHEMA or not isinstance(image, dict) or image.get("ami") != self.image["ami"]:
             return
         self.started = str(before.get("started", self.started))
-        rows = {row.get("region"): row for row in before.get("regions", []) if isinstance(row, dict)}
+        earlier = _carried_out(before.get("regions"))
         for region in self.regions:
-            steps = rows.get(region.region, {}).get("steps", [])
-            done = [step for step in steps if isinstance(step, dict) and step.get("outcome") == DONE]
-            region.earlier = cast("list[StepDocument]", done)
+            region.earlier = earlier.get(region.region, [])
 
     def text(self) -> str:
         lines = []
@@ -197,6 +195,25 @@ class Record:
             return f"{name}: {todo} steps to do" if todo else f"{name}: nothing to do"
         verb = "published" if self.action == "publish" else "rolled back to"
         return f"{verb}: {name} in {', '.join(region.region for region in self.regions)}"
+
+
+def _carried_out(regions: object) -> dict[str, list[StepDocument]]:
+    """Region → its steps that were carried out. The file may be of others: what is no step is left out."""
+    found: dict[str, list[StepDocument]] = {}
+    for row in regions if isinstance(regions, list) else []:
+        if not isinstance(row, dict):
+            continue
+        region, steps = row.get("region"), row.get("steps")
+        if isinstance(region, str) and isinstance(steps, list):
+            found[region] = [done for step in steps if (done := _step_done(step)) is not None]
+    return found
+
+
+def _step_done(step: object) -> StepDocument | None:
+    if not isinstance(step, dict) or step.get("outcome") != DONE:
+        return None
+    name, text = step.get("name"), step.get("text")
+    return {"name": name, "text": text, "outcome": DONE} if isinstance(name, str) and isinstance(text, str) else None
 
 
 def _rest(error: ErrorDocument) -> list[str]:
