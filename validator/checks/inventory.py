@@ -25,6 +25,7 @@ from validator.probes import (
     bill_of_materials,
     footprints,
     packages,
+    rights,
     unchanged_since_image,
 )
 from validator.transport import backend
@@ -362,13 +363,20 @@ def test_accounts_are_known(host: Any, plan: Any, observe: Observe) -> None:
     )
 
 
+def _observe_walk(observe: Observe, kept: list[str], found: Any, planned: Any) -> None:
+    observe(unchanged_since_image(kept, found) if kept else found, planned)
+
+
 @pytest.mark.tier("T0")
-def test_setuid_programs_are_known(host: Any, observe: Observe, declared_programs: Declared) -> None:
+def test_setuid_programs_are_known(
+    host: Any, since_image: SinceImage | None, observe: Observe, declared_programs: Declared
+) -> None:
     """Every setuid or setgid program is declared by a role, or is one that distributions ship as such in a package.
 
     Others give every user root's rights: a copy of a shell, and an old `su` in /opt too.
     """
-    found = _lines(output(host, "find / -xdev -type f -perm /6000 -print", timeout=SCAN_SECONDS))
+    walked = rights.find(host, since_image)
+    found = walked.setuid
     roles = declared_programs.roles_of("setuid")
     programs = [path for path in found if path not in roles]
     unknown = [
@@ -382,39 +390,35 @@ def test_setuid_programs_are_known(host: Any, observe: Observe, declared_program
         by_hand = []  # the package database does not own the system's programs
     unknown += [path for path in by_hand if path.rpartition("/")[2] != "nvidia-modprobe"]  # of the driver's installer
     used = {path: roles[path] for path in found if path in roles}
-    observe(footprints.with_declared(f"{len(found)} programs", used), "known programs")
+    _observe_walk(observe, walked.kept, footprints.with_declared(f"{len(found)} programs", used), "known programs")
     footprints.require_none(observe, unknown, "setuid and setgid programs that are not known", "setuid")
 
 
 @pytest.mark.tier("T0")
-def test_file_capabilities_are_known(host: Any, observe: Observe, declared_programs: Declared) -> None:
+def test_file_capabilities_are_known(
+    host: Any, since_image: SinceImage | None, observe: Observe, declared_programs: Declared
+) -> None:
     """Every program with file capabilities is declared by a role, or one that distributions ship with them.
 
     They give rights of root.
     """
     if host.run("command -v getcap || test -x /usr/sbin/getcap || test -x /sbin/getcap").rc != 0:
         unproven("getcap is not installed")
-    folders = "/usr /opt /etc /root /home /srv /var/lib"
-    shown = host.run(f"PATH=$PATH:/usr/sbin:/sbin getcap -r {folders} 2>/dev/null", timeout=SCAN_SECONDS)
+    shown, kept = rights.capabilities(host, since_image)
     roles = declared_programs.roles_of("capabilities")
-    found = [(line.split()[0], line) for line in _lines(shown.stdout)]
+    found = [(line.split()[0], line) for line in shown]
     rows = [line for path, line in found if path.rpartition("/")[2] not in footprints.CAPABLE and path not in roles]
     used = {path: roles[path] for path, _ in found if path in roles}
-    observe(footprints.with_declared(f"{len(found)} programs", used), "known programs")
+    _observe_walk(observe, kept, footprints.with_declared(f"{len(found)} programs", used), "known programs")
     footprints.require_none(observe, rows, "file capabilities that are not known", "capabilities")
 
 
 @pytest.mark.tier("T0")
-def test_nothing_is_world_writable(host: Any, observe: Observe) -> None:
+def test_nothing_is_world_writable(host: Any, since_image: SinceImage | None, observe: Observe) -> None:
     """No file, and no directory without the sticky bit, can be written by every user."""
-    skipped = " -o ".join(f"-path {path}" for path in ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp"))
-    found = output(
-        host,
-        f"find / -xdev \\( {skipped} \\) -prune -o"
-        r" \( -type f -perm -0002 -o -type d -perm -0002 ! -perm -1000 \) -print",
-        timeout=SCAN_SECONDS,
-    )
-    observe.nothing(_lines(found), "writable by every user")
+    walked = rights.find(host, since_image)
+    observe.nothing(walked.writable, "writable by every user")
+    _observe_walk(observe, walked.kept, [], [])
 
 
 @pytest.mark.tier("T0")
@@ -466,18 +470,16 @@ def test_shell_files_are_those_of_a_new_account(host: Any, plan: Any, observe: O
 
 @pytest.mark.needs("observed")
 @pytest.mark.tier("T0")
-def test_authorized_keys_are_in_homes_only(host: Any, plan: Any, observe: Observe) -> None:
+def test_authorized_keys_are_in_homes_only(
+    host: Any, plan: Any, since_image: SinceImage | None, observe: Observe
+) -> None:
     """No authorized_keys file is outside home directories, and sshd reads keys from no other place."""
     homes = [row.split(":")[5] for row in _lines(output(host, "cat /etc/passwd")) if row.count(":") == 6]
     known = {f"{home.rstrip('/')}/.ssh/authorized_keys" for home in homes}
-    found = output(
-        host,
-        "find / -xdev \\( -path /proc -o -path /sys \\) -prune -o -type f -name 'authorized_keys*' -print",
-        timeout=SCAN_SECONDS,
-    )
+    walked = rights.find(host, since_image)
     settings = host.run("PATH=$PATH:/usr/sbin sshd -T 2>/dev/null").stdout
     rows = dict(line.partition(" ")[::2] for line in _lines(settings))
-    strange = [path for path in _lines(found) if path not in known]
+    strange = [path for path in walked.keys if path not in known]
     command = rows.get("authorizedkeyscommand", "none")
     if command != "none" and "eic_run_authorized_keys" not in command:
         strange.append(f"AuthorizedKeysCommand {command}")
@@ -487,6 +489,7 @@ def test_authorized_keys_are_in_homes_only(host: Any, plan: Any, observe: Observ
         if name not in (".ssh/authorized_keys", ".ssh/authorized_keys2", "%h/.ssh/authorized_keys"):
             strange.append(f"AuthorizedKeysFile {name}")
     observe.nothing(strange, "other sources of authorized keys")
+    _observe_walk(observe, walked.kept, [], [])
 
 
 @pytest.mark.tier("T0")

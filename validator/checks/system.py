@@ -116,15 +116,10 @@ def _held_by_the_base_ami(host: Any, build: Path | None) -> set[str] | None:
 # One file a name: `auto` or `manual`, the link; name and link of each slave; an empty line; then of each candidate its
 # path, its priority and the paths of its slaves. dpkg: update-alternatives(1); Red Hat's chkconfig writes the same.
 _PROGRAM = """\
-for file in /var/lib/dpkg/alternatives/* /var/lib/alternatives/*; do
-[ -f "$file" ] || continue
-printf '\\001%s\\n' "${file##*/}"
-cat "$file"
-done
+find -L /var/lib/dpkg/alternatives /var/lib/alternatives -maxdepth 1 -type f -exec awk '
+FNR == 1 { name = FILENAME; sub(/.*\\//, "", name); printf "\\001%s\\n", name } { print }' {} + 2>/dev/null
 printf '\\002'
-for link in /etc/alternatives/*; do
-[ -L "$link" ] && printf '%s\\n%s\\n' "${link##*/}" "$(readlink "$link")"
-done"""
+find /etc/alternatives -maxdepth 1 -type l -printf '%f\\n%l\\n' 2>/dev/null"""
 
 
 @dataclass(frozen=True)

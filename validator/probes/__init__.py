@@ -6,6 +6,7 @@ since_image          what a machine still has of its image, byte for byte
 kernel_log           kernel panic, oops or lockup, and GPUs that the driver could not initialise
 logrotate            whether logs are rotated, and by rules that lose no lines
 footprints           files that no package owns and which are expected, setuid programs, capabilities and listeners
+rights               setuid programs, capabilities, files that every user may write, authorized keys: one walk
 bill_of_materials    the image's own bill of materials against what is installed
 
 GPUs, accelerators and their driver:

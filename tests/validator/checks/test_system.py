@@ -62,16 +62,28 @@ def test_tool_that_does_nothing_is_named(judge: Judge, tool: str, tmp_path: Any)
 
 
 CASES: list[tuple[Any, dict[str, Any], str, str, Any]] = [
-    (_LINKS, {"for file*": AWK + LINKS.replace("ld\n/usr/bin/ld.bfd\n", "")}, "PASS", "", WITH_NODE),
     (
         _LINKS,
-        {"for file*": AWK + LINKS.replace("awk\n/usr/bin/mawk", "awk\n/usr/bin/true")},
+        {"find -L /var/lib/dpkg/alternatives*": AWK + LINKS.replace("ld\n/usr/bin/ld.bfd\n", "")},
+        "PASS",
+        "",
+        WITH_NODE,
+    ),
+    (
+        _LINKS,
+        {"find -L /var/lib/dpkg/alternatives*": AWK + LINKS.replace("awk\n/usr/bin/mawk", "awk\n/usr/bin/true")},
         "FAIL",
         "alternatives that no package registered: awk leads to /usr/bin/true, ld leads to /usr/bin/ld.bfd, nawk leads",
         WITH_NODE,
     ),
-    (_LINKS, {"for file*": AWK + "\x02"}, "FAIL", "registered: awk leads to nothing", WITH_NODE),
-    (_LINKS, {"for file*": ""}, "UNPROVEN", "no database of update-alternatives", WITH_NODE),
+    (
+        _LINKS,
+        {"find -L /var/lib/dpkg/alternatives*": AWK + "\x02"},
+        "FAIL",
+        "registered: awk leads to nothing",
+        WITH_NODE,
+    ),
+    (_LINKS, {"find -L /var/lib/dpkg/alternatives*": ""}, "UNPROVEN", "no database of update-alternatives", WITH_NODE),
     (_HELD, holding("nvidia-open-dkms", "libnccl-ofi", "came-along"), "PASS", "", WITH_NODE),
     (_HELD, holding("openssl"), "FAIL", "held packages of no planned role: openssl", WITH_NODE),
     (_HELD, holding("acme"), "UNPROVEN", "held: acme (roles without meta/footprint.yml: acme)", SITE),
