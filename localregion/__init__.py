@@ -8,6 +8,7 @@ state                what a region keeps on disk; removes what a killed region l
 loopback             its loopback addresses, and the services that a guest reaches
 housekeeping         what takes disk space; removes what nothing needs
 architectures        x86_64 and arm64: their programs on this host, the packages that needs
+debian               releases of Debian of which base images are made
 host                 this machine: programs and packages that it lacks, free space on its disk, its Debian archive
 api/                 the HTTP API, and the conditions under which it behaves as AWS does
 backends/            moto's models, where they answer otherwise than AWS

@@ -109,16 +109,16 @@ def missing_packages(findings: Sequence[Prerequisite]) -> list[str]:
     return sorted({TOOLS[finding.name] for finding in findings if not finding.ok and finding.name in TOOLS})
 
 
-SUITE = "bookworm"
-
-
 def proxies() -> dict[str, str]:
     """What a download needs of our environment."""
     return {key: os.environ[key] for key in ("http_proxy", "https_proxy", "no_proxy") if key in os.environ}
 
 
-def archive_lines() -> list[str]:
-    """sources.list lines for bookworm: the mirror that this host's own apt uses; none: mmdebstrap's default."""
+def archive_lines(suite: str) -> list[str]:
+    """sources.list lines of a release: the mirror that this host's own apt uses; none: mmdebstrap's default.
+
+    Where apt has no lines of the release, those of another release of Debian with this one's suites: a mirror has all.
+    """
     try:
         apt_get = find_tool("apt-get", package="apt")
     except MissingTool:
@@ -126,17 +126,23 @@ def archive_lines() -> list[str]:
     form = "$(ORIGIN)|$(CODENAME)|$(REPO_URI)|$(COMPONENT)"
     listed = run([apt_get, "indextargets", "--format", form, "Created-By: Packages"], timeout=30, check=False)
     rows = [line.split("|") for line in listed.stdout.splitlines()]
-    lines = [
-        f"deb {uri} {codename} {component}"
+    found = [
+        (codename, uri)
         for origin, codename, uri, component in (row for row in rows if len(row) == 4)
-        if origin == "Debian" and component == "main" and codename.partition("-")[0] == SUITE
+        if origin == "Debian" and component == "main"
     ]
-    return lines if any(f" {SUITE} main" in line for line in lines) else []
+    releases = [codename for codename, _ in found if "-" not in codename]
+    known = suite if suite in releases else next(iter(releases), "")
+    return [
+        f"deb {uri} {codename.replace(known, suite, 1)} main"
+        for codename, uri in found
+        if codename.partition("-")[0] == known and (known == suite or not codename.endswith("-backports"))
+    ]
 
 
-def archive_sources() -> list[str]:
+def archive_sources(suite: str) -> list[str]:
     """`archive_lines`, or Debian's own address where this host names none."""
-    return archive_lines() or [f"deb http://deb.debian.org/debian {SUITE} main"]
+    return archive_lines(suite) or [f"deb http://deb.debian.org/debian {suite} main"]
 
 
 _GIB = 1024**3

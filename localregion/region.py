@@ -47,6 +47,7 @@ from gpu_ami.process import ProcessIdentity, end, spawn
 from gpu_ami.progress import Progress
 from localregion import control, host, kubernetes, state
 from localregion.control import InstanceStatus, MirrorDescription, RegionDescription
+from localregion.debian import BOOKWORM, RELEASES
 from localregion.loopback import API_ADDRESS, ARCHIVES, CLUSTER_ADDRESS, MIRROR_ADDRESS
 from localregion.machines import read_console
 from localregion.state import CALLER, LIFELINE, Layout, load_images
@@ -56,8 +57,9 @@ if TYPE_CHECKING:
     from localregion.state import ImageFields
 
 _UP_SECONDS = 60.0
-DISTRIBUTION = "Debian 12"  # whose archive is beside the replicas
-KERNEL_SERIES = "6.1"  # Debian 12's, which is in every base image of the region
+# Whose archives are beside the replicas; the first is for emulated distributions, which are made of it.
+DISTRIBUTIONS = tuple(release.name for release in RELEASES.values())
+_KERNELS = {release.name.lower(): release.kernel for release in RELEASES.values()}
 _DOWN_SECONDS = 30.0
 _CREDENTIALS = Credentials(CALLER, CALLER)  # moto accepts any keys
 
@@ -186,12 +188,14 @@ def local_place(home: Path | None = None) -> Place:
             git_repositories.commit,
             archives.digest,
             ARCHIVES,
-            DISTRIBUTION,
+            DISTRIBUTIONS,
         ),
         api=ApiAccess(guest_endpoint=f"http://{API_ADDRESS}", credentials=_CREDENTIALS),
         login=Login(ssh_interface="private_ip", ssh_port=2222),
         capacity=Capacity(start_minutes=0),
-        machines=MachineTraits(simulated=True, billed=False, slow_python=True, kernel=KERNEL_SERIES),
+        machines=MachineTraits(
+            simulated=True, billed=False, slow_python=True, kernel=BOOKWORM.kernel, kernels=_KERNELS
+        ),
     )
 
 
@@ -286,7 +290,7 @@ def _place(described: RegionDescription) -> Place:
         region=described["region"],
         instance_profile=described["instance_profile"],
         mirror=Mirror(
-            mirror["url"], mirror["key_fingerprint"], git_repositories.commit, archives.digest, ARCHIVES, DISTRIBUTION
+            mirror["url"], mirror["key_fingerprint"], git_repositories.commit, archives.digest, ARCHIVES, DISTRIBUTIONS
         )
         if mirror
         else None,
@@ -309,7 +313,8 @@ def _place(described: RegionDescription) -> Place:
             simulated=True,
             billed=False,
             slow_python=True,
-            kernel=KERNEL_SERIES,
+            kernel=BOOKWORM.kernel,
+            kernels=_KERNELS,
             hypervisor=described.get("hypervisor"),
         ),
     )

@@ -67,7 +67,8 @@ class Mirror:
     repository's URL and tag, where its repositories are not the vendors' own; None: the vendor's commit is there.
     `digest`: SHA-256 of the file at a vendor's URL, of that version, where it is not the vendor's own; None: it is.
     `archives`: where `https://HOST/PATH` of an operating system's own archive is found, with its own signatures.
-    `distribution`: whose archive is beside the vendors' packages, for what roles of a site install; "": nobody's.
+    `distributions`: whose archives are beside the vendors' packages, for what roles of a site install; the first is for
+    other systems of its kind.
     """
 
     url: str
@@ -75,7 +76,7 @@ class Mirror:
     commit: Callable[[str, str], str | None] = field(default=lambda _url, _tag: None, repr=False, compare=False)
     digest: Callable[[str, str], str | None] = field(default=lambda _url, _version: None, repr=False, compare=False)
     archives: str = ""
-    distribution: str = ""
+    distributions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,7 @@ class MachineTraits:
 
     simulated: their hardware is simulated, which reports say. billed: they cost money. slow_python: they are emulated,
     and Python starts slowly on them. kernel: series of the kernel that each boots, whatever its AMI's own would be.
+    kernels: system (`debian 13`) → its series, where that is another.
     hypervisor: name and version of what runs them, where the place knows it; reports say it. sandbox_builder: roles run
     in a sandbox of this host, not on a booted builder (docs/local-region.md).
     """
@@ -198,6 +200,7 @@ class MachineTraits:
     billed: bool = True
     slow_python: bool = False
     kernel: str | None = None
+    kernels: Mapping[str, str] = field(default_factory=dict)
     hypervisor: str | None = None
     sandbox_builder: bool = False
 

@@ -158,6 +158,7 @@ class NvidiaRepository(TypedDict):
     cuda: Versions
     driver: Versions
     architectures: list[str]
+    key: NotRequired[str]
     dist: NotRequired[str]
 
 

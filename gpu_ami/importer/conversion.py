@@ -41,6 +41,7 @@ _SYSTEMS = {
     r"(ubuntu|ul)[-_]?20|focal": "ubuntu2004",
     r"(ubuntu|ul)[-_]?22|jammy": "ubuntu2204",
     r"(ubuntu|ul)[-_]?24|noble": "ubuntu2404",
+    r"debian[-_]?13|trixie": "debian13",
     r"debian[-_]?12|bookworm": "debian12",
 }
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "arm64": "arm64", "aarch64": "arm64"}

@@ -44,41 +44,44 @@ def at_place(document: ResolvedPlan, place: Place) -> ResolvedPlan:
         placed["source_ami"] = {"id": place.source_ami}
     if notes := [note for note in (unknown_region(place), system_packages(document, place)) if note]:
         placed["notes"] = [*placed["notes"], *notes]
-    if place.machines.kernel and place.machines.kernel != placed["kernel"]["version"]:
-        _change_kernel(placed, place)
+    system = f"{document['os']['id']} {document['os']['version']}"
+    booted = place.machines.kernels.get(system, place.machines.kernel)
+    if booted and booted != placed["kernel"]["version"]:
+        _change_kernel(placed, place, booted)
     return placed
 
 
 def system_packages(document: ResolvedPlan | PlanDocument, place: Place) -> str:
     """What roles of a site can install from the operating system's own archive in a place with a mirror; else ""."""
     of_site = site_roles_of(document)
-    if not of_site or place.mirror is None or not place.mirror.distribution:
+    if not of_site or place.mirror is None or not place.mirror.distributions:
         return ""
-    system, stands_in = document["os"], place.mirror.distribution
+    system, archives = document["os"], place.mirror.distributions
     roles = f"{counted(len(of_site), 'role')} of the site ({', '.join(of_site)})"
     if package_system(system) == "rpm":
         return (
             f"not proven here: packages of {system['id']} {system['version']} that {roles} may install: {place.name}"
             " has none of that archive, and such an installation fails there"
         )
-    own = f"{system['id']} {system['version']}" == stands_in.lower()
+    own = [name for name in archives if name.lower() == f"{system['id']} {system['version']}"]
+    stands_in = (*own, *archives)[0]
     return f"{roles}: packages of the operating system are those of {stands_in}'s archive on the day of the build" + (
         "" if own else f", not {system['id']} {system['version']}'s"
     )
 
 
-def _change_kernel(document: ResolvedPlan, place: Place) -> None:
-    """The series that machines of the place boot, whatever the image's own AMI boots, and a note.
+def _change_kernel(document: ResolvedPlan, place: Place, booted: str) -> None:
+    """The series that the system's machines boot there, whatever the image's own AMI boots, and a note.
 
     The packages stay those of the planned series: the place's base images have them by their names.
     """
     assumed = document["kernel"]["version"]
-    note = f"not proven here: kernel {assumed}; machines of {place.name} boot {place.machines.kernel}"
-    document["kernel"] = {**document["kernel"], "version": str(place.machines.kernel)}
+    note = f"not proven here: kernel {assumed}; machines of {place.name} boot {booted}"
+    document["kernel"] = {**document["kernel"], "version": booted}
     document["kernel"].pop("follows", None)
     for name, section in cast(dict[str, Any], document).items():
         if isinstance(section, dict) and assumed in section.get("kernel_packages", {}):
-            packages = {**section["kernel_packages"], str(place.machines.kernel): section["kernel_packages"][assumed]}
+            packages = {**section["kernel_packages"], booted: section["kernel_packages"][assumed]}
             document[name] = {**section, "kernel_packages": packages}  # type: ignore[literal-required]
     document["notes"] = [*document["notes"], note]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localregion.architectures import DEFAULT
+from localregion.debian import RELEASES
 from localregion.images import base_image
 from localregion.mirror import (
     Archive,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from gpu_ami.recipes import PlanDocument
 
 _REPLICAS = Path(__file__).parents[1] / "replicas"
-_KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "ubuntu2204": "deb", "debian12": "deb"}
+_KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "ubuntu2204": "deb", **dict.fromkeys(RELEASES, "deb")}
 # Architecture → an instance type with all that a node family may provide packages for.
 _INSTANCE_TYPES = {"x86_64": "p5.48xlarge", "arm64": "p6e-gb200.36xlarge"}
 

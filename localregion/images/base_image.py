@@ -1,8 +1,9 @@
-"""The local region's source AMI: Debian 12 of an architecture, made by mmdebstrap from Debian's archive.
+"""The local region's source AMIs: a release of Debian for an architecture, made by mmdebstrap from Debian's archive.
 
 It stands in for Debian's own cloud AMI: cloud kernel, systemd, OpenSSH, stock cloud-init with the Ec2 datasource, user
 `admin`. What differs is what emulation asks for: a short list of cloud-init modules, a small initrd, few timers
-(`replicas/debian_ami/` holds every file and the package list, with the reasons).
+(`replicas/debian_ami/` holds every file and the package list, with the reasons, its `releases/<suite>` what one release
+has).
 
 The disk is raw and sparse: MBR, one ext4 partition at 1 MiB, made by `mke2fs -d` without root or a loop device. There
 is no boot loader in it; whoever boots it reads kernel, initrd and command line from /boot/grub/grub.cfg, which
@@ -30,10 +31,12 @@ from gpu_ami.files import locked
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 from localregion.architectures import ARCHITECTURES, DEFAULT, require_programs
-from localregion.host import SUITE, archive_lines, proxies
+from localregion.debian import BOOKWORM, Release
+from localregion.host import archive_lines, proxies
 
 PARTITION_OFFSET = 1024 * 1024
 SOURCE = Path(__file__).parents[1] / "replicas" / "debian_ami"
+_RELEASES = "releases"  # in SOURCE: a folder for each suite
 SSH_USER = "admin"
 DISK_BYTES = 8 * 1024**3
 _BUILD_SECONDS = 1200.0
@@ -60,60 +63,62 @@ class BaseImage:
     digest: str
 
 
-def digest(architecture: str = DEFAULT) -> str:
+def digest(architecture: str = DEFAULT, release: Release = BOOKWORM) -> str:
     """Digest of the image's sources: package list, files, build steps."""
-    sha = hashlib.sha256(repr((SUITE, DISK_BYTES, _options(architecture), _DISK_SCRIPT)).encode())
-    add_files(sha, SOURCE)
+    steps = (release.suite, DISK_BYTES, _options(architecture), _DISK_SCRIPT, root_uuid(architecture))
+    sha = hashlib.sha256(repr(steps).encode())
+    add_files(sha, SOURCE, without=_RELEASES)
+    add_files(sha, SOURCE / _RELEASES / release.suite)
     sha.update("".join(f"{old} {new}\0" for old, new in ARCHITECTURES[architecture].packages.items()).encode())
     return sha.hexdigest()[:16]
 
 
-def add_files(sha: hashlib._Hash, folder: Path) -> None:
-    """Adds names, modes and content of a folder's files to a digest."""
+def add_files(sha: hashlib._Hash, folder: Path, without: str = "") -> None:
+    """Adds names, modes and content of a folder's files to a digest. without: the name of a folder in it."""
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        if path.is_file() and path.relative_to(folder).parts[0] != without:
             sha.update(f"{path.relative_to(folder)}\0{path.stat().st_mode & 0o111:o}\0".encode())
             sha.update(path.read_bytes())
 
 
-def ensure(home: Path, progress: Progress, architecture: str = DEFAULT) -> BaseImage:
+def ensure(home: Path, progress: Progress, architecture: str = DEFAULT, release: Release = BOOKWORM) -> BaseImage:
     """The image in `home/base`, built when what makes it has changed (about a minute; emulated, several)."""
-    image = make_image(home / "base", architecture)
+    image = make_image(home / "base", architecture, release)
     with only_one(home / "base") as base:
         if image.path.exists():
             os.utime(image.path)
             return image
-        archive = _archive(base, progress, architecture)
+        archive = _archive(base, progress, architecture, release)
         with progress.stage("write the disk"), scratch(base) as work:
             _write_disk(archive, work / "disk.raw", root_uuid(architecture))
             (work / "disk.raw").rename(image.path)
     return image
 
 
-def ensure_archive(home: Path, progress: Progress, architecture: str = DEFAULT) -> Path:
+def ensure_archive(home: Path, progress: Progress, architecture: str = DEFAULT, release: Release = BOOKWORM) -> Path:
     """The image's tree as a tar, of which emulated distributions and sandboxes are made; kept beside the image."""
     with only_one(home / "base") as base:
-        return _archive(base, progress, architecture)
+        return _archive(base, progress, architecture, release)
 
 
-def image_name(architecture: str = DEFAULT) -> str:
+def image_name(architecture: str = DEFAULT, release: Release = BOOKWORM) -> str:
     """The image's name without its digest."""
-    return f"debian-12-{ARCHITECTURES[architecture].debian}-gpu-ami"
+    return f"debian-{release.version}-{ARCHITECTURES[architecture].debian}-gpu-ami"
 
 
-def make_image(base: Path, architecture: str = DEFAULT) -> BaseImage:
-    current = digest(architecture)
-    name = f"{image_name(architecture)}-{current}"
+def make_image(base: Path, architecture: str = DEFAULT, release: Release = BOOKWORM) -> BaseImage:
+    current = digest(architecture, release)
+    name = f"{image_name(architecture, release)}-{current}"
     return BaseImage(base / f"{name}.raw", name, SSH_USER, current)
 
 
 def root_uuid(architecture: str = DEFAULT) -> str:
-    """Of the root file system: the boot menu in the tree names it, so every disk made of that tree has it."""
-    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{image_name(architecture)}-{digest(architecture)}"))
+    """Of the root file system: the boot menu in a tree names it, so every disk of the architecture has it."""
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{ARCHITECTURES[architecture].debian}-gpu-ami"))
 
 
-def _archive(base: Path, progress: Progress, architecture: str) -> Path:
-    archive = base / f"{image_name(architecture)}-{digest(architecture)}.tar"
+def _archive(base: Path, progress: Progress, architecture: str, release: Release) -> Path:
+    archive = base / f"{image_name(architecture, release)}-{digest(architecture, release)}.tar"
     if archive.exists():
         os.utime(archive)
         return archive
@@ -121,10 +126,10 @@ def _archive(base: Path, progress: Progress, architecture: str) -> Path:
         shutil.rmtree(stale, ignore_errors=True)
     require_programs(architecture)
     of = "" if architecture == DEFAULT else f" of {architecture}"
-    with progress.stage(f"base image: Debian 12{of} by mmdebstrap"), scratch(base) as work:
+    with progress.stage(f"base image: {release.name}{of} by mmdebstrap"), scratch(base) as work:
         overlay = work / "overlay.tar"
         pack_overlay(SOURCE / "rootfs", overlay)
-        bootstrap(overlay, work, work / "tree.tar", architecture)
+        bootstrap(overlay, work, work / "tree.tar", architecture, release)
         (work / "tree.tar").rename(archive)
     _forget_old(base)
     return archive
@@ -172,13 +177,15 @@ def _options(architecture: str) -> tuple[str, ...]:
     return tuple(option.format(ARCHITECTURES[architecture].debian) for option in _MMDEBSTRAP)
 
 
-def bootstrap(overlay: Path, work: Path, tree: Path, architecture: str) -> None:
+def bootstrap(overlay: Path, work: Path, tree: Path, architecture: str, release: Release = BOOKWORM) -> None:
     renamed, is_native = ARCHITECTURES[architecture].packages, ARCHITECTURES[architecture].is_native
     packages = ",".join(renamed.get(name, name) for name in listed(SOURCE / "packages.txt"))
     customise = work / "customise"
     customise.write_text((SOURCE / "customise.sh").read_text())
     customise.chmod(0o755)
-    masked = " ".join(listed(SOURCE / "masked.txt"))
+    masked = " ".join(
+        path for folder in (SOURCE, SOURCE / _RELEASES / release.suite) for path in listed(folder / "masked.txt")
+    )
     is_root = os.geteuid() == 0
     # As root it mounts /proc, /sys and /dev in its tree: in a name space of its own and below `work`, they go with it
     # when it is killed, and whoever removes the tree does not find this machine's files in it.
@@ -193,10 +200,10 @@ def bootstrap(overlay: Path, work: Path, tree: Path, architecture: str) -> None:
         # Both before anything is installed: initramfs settings and dpkg filters count from the first package.
         f"--extract-hook={filter_hook(dpkg_filters())}",
         f"--essential-hook=tar-in {overlay} /",
-        f'--customize-hook={customise} "$1" {root_uuid(architecture)} {masked}',
-        SUITE,
+        f'--customize-hook={customise} "$1" {release.suite} {root_uuid(architecture)} {masked}',
+        release.suite,
         tree,
-        *archive_lines(),
+        *archive_lines(release.suite),
     ]
     temporary = {"TMPDIR": str(work)} if is_root else {}  # as another user it needs a folder open to all
     seconds = _BUILD_SECONDS if is_native else _EMULATED_BUILD_SECONDS

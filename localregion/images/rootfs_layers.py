@@ -21,6 +21,7 @@ from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 from localregion import kubernetes
 from localregion.architectures import ARCHITECTURES, DEFAULT, require_programs
+from localregion.debian import BOOKWORM, RELEASES, Release, release_of
 from localregion.host import archive_sources, proxies
 from localregion.images import base_image
 from localregion.images.base_ami_packages import Provided, of_family, of_variant
@@ -35,7 +36,7 @@ _EMULATED_LAYER_SECONDS = 3600.0
 _OF_HOST = ("TMPDIR", "TMP", "TEMP", "PYTHONPATH", "PYTHONHOME", "PERL5LIB", "LD_PRELOAD", "LD_LIBRARY_PATH")
 # Capabilities that affect the host's kernel, on which the tree's programs run: modules, log, clock, power.
 _DROPPED = ("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog", "mac_admin", "mac_override")
-SYSTEMS = ("debian12", "ubuntu2404", "ubuntu2204", "al2023")
+SYSTEMS = (*RELEASES, "ubuntu2404", "ubuntu2204", "al2023")
 # Systems that share a folder of replicas; its script gets the system's name.
 _SHARED = {"ubuntu2404": "ubuntu", "ubuntu2204": "ubuntu"}
 
@@ -82,6 +83,11 @@ class Base:
         return "+".join(filter(None, [system, "-".join(filter(None, [self.family, self.version, self.variant]))]))
 
     @property
+    def release(self) -> Release:
+        """The release of Debian that it is made of."""
+        return release_of(self.system)
+
+    @property
     def kernel_package(self) -> str:
         """Name of the package of its kernel."""
         from gpu_ami.recipes import load_facts
@@ -102,7 +108,7 @@ class Base:
                 f"{_SHARED.get(self.system, self.system)}-packages",
                 tuple(base_image.listed(packages)) if packages.exists() else (),
             ),
-            Layer(self.system) if self.system == "debian12" else Layer(self.system, (), system, arguments),
+            Layer(self.system) if self.system in RELEASES else Layer(self.system, (), system, arguments),
         ]
         if self.family:
             source = REPLICAS / f"{self.family}_ami"
@@ -215,8 +221,8 @@ def ensure(base: Base, home: Path, progress: Progress) -> Tree:
     require_root("a base image's tree")
     trees = home / "base" / "trees"
     require_programs(base.architecture)
-    folders = [_ensure_debian(home, trees, progress, base.architecture)]
-    below = base_image.digest(base.architecture)
+    folders = [_ensure_debian(home, trees, progress, base)]
+    below = base_image.digest(base.architecture, base.release)
     for layer in base.layers:
         below = layer.digest(below)
         folder = trees / f"{layer.name}-{below}"
@@ -242,7 +248,7 @@ def _unpack(layer: Layer, debian: Path, home: Path, architecture: str) -> Path:
 
 def digest(base: Base) -> str:
     """Of all that makes the tree."""
-    debian = base_image.digest(base.architecture)
+    debian = base_image.digest(base.architecture, base.release)
     return functools.reduce(lambda below, layer: layer.digest(below), base.layers, debian)
 
 
@@ -256,10 +262,10 @@ def confined() -> list[str]:
     return [find_tool("setpriv", package="util-linux"), f"--bounding-set=-{',-'.join(_DROPPED)}"]
 
 
-def _ensure_debian(home: Path, trees: Path, progress: Progress, architecture: str) -> Path:
-    layer = trees / f"debian-{base_image.digest(architecture)}"
+def _ensure_debian(home: Path, trees: Path, progress: Progress, base: Base) -> Path:
+    layer = trees / f"debian-{base_image.digest(base.architecture, base.release)}"
     if not layer.exists():
-        archive = base_image.ensure_archive(home, progress, architecture)
+        archive = base_image.ensure_archive(home, progress, base.architecture, base.release)
         with base_image.only_one(trees):
             if not layer.exists():
                 with progress.stage("extract the base image's tree"):
@@ -282,7 +288,7 @@ def extract(archive: Path, layer: Path) -> None:
 def build_rootfs(layer: Layer, below: list[Path], folder: Path, home: Path, architecture: str = DEFAULT) -> None:
     with base_image.scratch(folder.parent) as work:
         (work / "packages").write_text(" ".join(layer.packages))
-        (work / "sources.list").write_text("\n".join([*archive_sources(), ""]))
+        (work / "sources.list").write_text("\n".join([*archive_sources(BOOKWORM.suite), ""]))
         if layer.source and (layer.source / "rootfs").is_dir():
             base_image.pack_overlay(layer.source / "rootfs", work / "overlay.tar")
         if layer.provided:

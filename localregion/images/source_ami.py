@@ -28,6 +28,7 @@ from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 from localregion import host
 from localregion.architectures import ARCHITECTURES, DEFAULT
+from localregion.debian import RELEASES
 from localregion.images import base_ami_packages, base_image, rootfs_layers
 from localregion.images.rootfs_layers import Base, Tree, require_root
 from localregion.state import ImageRecord, Layout, save_image
@@ -37,7 +38,7 @@ _GIB = 1024**3
 # Whose images the alias "amazon" finds: Amazon Linux's account (docs.aws.amazon.com, Amazon Linux 2023 user guide).
 _AMAZON = "137112412989"
 BASE_SYSTEMS = {
-    ("debian", "12"): "debian12",
+    **{("debian", release.version): system for system, release in RELEASES.items()},
     ("ubuntu", "24.04"): "ubuntu2404",
     ("ubuntu", "22.04"): "ubuntu2204",
     ("amzn", "2023"): "al2023",
@@ -138,9 +139,9 @@ def ensure(plan: SystemPlan, home: Path, progress: Progress) -> tuple[ImageRecor
         raise UsageError(
             f"the plan's source AMI is {source.get('id')}", hint="the local region finds it by owner and name"
         )
-    if base == Base("debian12", architecture=base.architecture):
-        disk = base_image.ensure(home, progress, base.architecture).path
-        digest = base_image.digest(base.architecture)
+    if base == Base(base.system, architecture=base.architecture) and base.system in RELEASES:
+        disk = base_image.ensure(home, progress, base.architecture, base.release).path
+        digest = base_image.digest(base.architecture, base.release)
     else:
         digest = rootfs_layers.digest(base)
         disk = ensure_disk(base, digest, home, progress)

@@ -34,14 +34,14 @@ class Content:
     """repositories: packages of each, by file name. files: one by its path below the root, a package, an archive or a
     vendor's own file. git: tags of each repository's path. keys: paths of the public key.
     archives: sections that need a part of an operating system's own archive. debian: repositories that list Debian's
-    archive, too; architecture and components of each."""
+    archive, too; suite, architecture and components of each."""
 
     repositories: dict[Repository, dict[str, Package]] = field(default_factory=dict)
     files: dict[str, tuple[Download, Package | Archive | Path]] = field(default_factory=dict)
     git: dict[str, set[str]] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     archives: list[Section] = field(default_factory=list)
-    debian: dict[Repository, set[tuple[str, tuple[str, ...]]]] = field(default_factory=dict)
+    debian: dict[Repository, set[tuple[str, str, tuple[str, ...]]]] = field(default_factory=dict)
 
     def add(self, section: Section, agent_package: Path | None = None) -> None:
         """Adds what the section requests, with related packages. UsageError: there is no replica of it."""
@@ -52,8 +52,8 @@ class Content:
         if repository:
             packages = with_related(list(package_requests.packages(section)))
             self.repositories.setdefault(repository, {}).update({package.file_name: package for package in packages})
-            if components := section.content.get("debian_archive"):
-                part = (ARCHITECTURES[section.architecture].deb, tuple(components))
+            if archive := section.content.get("debian_archive"):
+                part = (archive["suite"], ARCHITECTURES[section.architecture].deb, tuple(archive["components"]))
                 self.debian.setdefault(repository, set()).add(part)
         download = package_requests.download(section)
         if download:

@@ -2,7 +2,8 @@
 
 The repository of the operating system lists Debian's packages, too; one is fetched when a machine asks for it.
 apt of this host reads the archive that base images are made of, and verifies it with Debian's keys. Nothing of it is a
-replica, and no package of a replica's name is listed. It stands in for Ubuntu's archive, with contrib for universe.
+replica, and no package of a replica's name is listed. Debian 12's stands in for Ubuntu's archive, with contrib for
+universe.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from gpu_ami.errors import CloudError, GpuAmiError
 from localregion.host import archive_sources
 from localregion.mirror import debian_files
 
-# Below a repository's folder: FOLDER/<architecture>/<package>=<version>/<file name>.
+# Below a repository's folder: FOLDER/<suite>/<architecture>/<package>=<version>/<file name>.
 FOLDER = "debian-archive"
 _REQUEST = re.compile(
-    rf"(?P<base>.+)/{FOLDER}/(?P<architecture>[a-z0-9]+)/(?P<package>[a-z0-9][a-z0-9.+-]+)=(?P<version>[\w.+:~-]+)/[^/]+"
+    rf"(?P<base>.+)/{FOLDER}/(?P<suite>[a-z]+)/(?P<architecture>[a-z0-9]+)"
+    r"/(?P<package>[a-z0-9][a-z0-9.+-]+)=(?P<version>[\w.+:~-]+)/[^/]+"
 )
 # What apt decides by; the other fields make half of the index.
 _FIELDS = (
@@ -40,18 +42,18 @@ _ONE_FETCH = threading.Lock()
 
 
 class Archive:
-    """The archive's part for one architecture (Debian's name of it), kept in a folder. components: main, contrib, …"""
+    """A suite's part for one architecture (Debian's name of it), kept in a folder. components: main, contrib, …"""
 
-    def __init__(self, folder: Path, architecture: str, components: Sequence[str] = ("main",)) -> None:
-        self._state = folder / f"{architecture}-{'-'.join(components)}"
-        self._architecture, self._components = architecture, components
+    def __init__(self, folder: Path, suite: str, architecture: str, components: Sequence[str] = ("main",)) -> None:
+        self._state = folder / f"{suite}-{architecture}-{'-'.join(components)}"
+        self._suite, self._architecture, self._components = suite, architecture, components
 
     def refresh(self) -> str:
         """Reads the indexes, at most once a day. Returns why not, where they are older or missing; "" else."""
         stamp = self._state / "read"
         if stamp.exists() and time.time() - stamp.stat().st_mtime < _DAY:
             return ""
-        lines = [re.sub(r" main$", f" {' '.join(self._components)}", line) for line in archive_sources()]
+        lines = [re.sub(r" main$", f" {' '.join(self._components)}", line) for line in archive_sources(self._suite)]
         debian_files.prepare(self._state, lines)
         try:
             debian_files.apt(["update", "--error-on=any"], self._state, self._architecture, self._state)
@@ -74,7 +76,7 @@ class Archive:
 
     def _stanza(self, name: str, paragraph: str) -> str:
         fields = dict(re.findall(r"^([\w-]+): *(.*)$", paragraph, re.MULTILINE))
-        file = f"{FOLDER}/{self._architecture}/{name}={fields['Version']}/{Path(fields['Filename']).name}"
+        file = f"{FOLDER}/{self._suite}/{self._architecture}/{name}={fields['Version']}/{Path(fields['Filename']).name}"
         kept = "".join(f"{key}: {fields[key]}\n" for key in _FIELDS if key in fields)
         return f"{kept}Filename: {file}\n"
 
@@ -104,12 +106,12 @@ def of_request(folder: Path, request_path: str) -> Path | None:
     folder: where archives are kept. CloudError: the archive does not have the package, or cannot be reached.
     """
     found = _REQUEST.fullmatch(urllib.parse.unquote(urllib.parse.urlsplit(request_path).path))
-    states = sorted(folder.glob(f"{found['architecture']}-*")) if found else []
+    states = sorted(folder.glob(f"{found['suite']}-{found['architecture']}-*")) if found else []
     if not found or not states:
         return None
     # Of two sets of components, the larger one has all that the other has.
-    components = max((state.name.split("-")[1:] for state in states), key=len)
-    return Archive(folder, found["architecture"], components).fetch(found["package"], found["version"])
+    components = max((state.name.split("-")[2:] for state in states), key=len)
+    return Archive(folder, found["suite"], found["architecture"], components).fetch(found["package"], found["version"])
 
 
 class Remote:

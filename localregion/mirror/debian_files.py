@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 from gpu_ami.errors import CloudError
 from gpu_ami.process import find_tool, run
+from localregion.debian import BOOKWORM
 from localregion.host import archive_sources, proxies
 
 # In the replica: which packages of Debian its programs are from. Their licences are in its folder of usr/share/doc.
@@ -85,7 +86,7 @@ def _downloaded(name: str, architecture: str, downloads: Path) -> list[Path]:
 
 
 def _download(packages: Sequence[str], architecture: str, state: Path, downloads: Path) -> None:
-    prepare(state, archive_sources())
+    prepare(state, archive_sources(BOOKWORM.suite))
     for words in (["update"], ["download", *packages]):
         apt(words, state, architecture, downloads)
 

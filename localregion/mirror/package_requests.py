@@ -13,6 +13,7 @@ from typing import TypedDict
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes import ARCHITECTURES, PlanDocument, section, site_roles_of
+from localregion.debian import release_of
 from localregion.loopback import ARCHIVES, MIRROR_ADDRESS
 from localregion.mirror.table import Package, find_row, system_packages
 from validator import plan_document
@@ -35,6 +36,13 @@ _KEPT = (
 _DEBIAN_COMPONENTS = {"debian": ["main"], "ubuntu": ["main", "contrib"]}
 
 
+class DebianArchive(TypedDict):
+    """What of Debian's archive is listed beside the replicas."""
+
+    suite: str
+    components: list[str]
+
+
 class Requested(TypedDict, total=False):
     """The keys of a plan's section (_KEPT) that say what is fetched, and from where."""
 
@@ -49,7 +57,7 @@ class Requested(TypedDict, total=False):
     key_url: str
     tag: str
     contents: dict[str, str]
-    debian_archive: list[str]
+    debian_archive: DebianArchive
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,8 @@ def _system_section(plan: PlanDocument, roles: Collection[str]) -> Section:
         "repository": repository | {"key_url": f"{folder}gpu-ami-mirror.pub"},
     }
     if kind == "deb" and site_roles_of(plan):  # what those install is not known
-        content["debian_archive"] = _DEBIAN_COMPONENTS[system["id"]]
+        release = release_of(f"{system['id']}{system['version']}")
+        content["debian_archive"] = {"suite": release.suite, "components": _DEBIAN_COMPONENTS[system["id"]]}
     return Section(_SYSTEM, kind, plan["architecture"], json.dumps(content, sort_keys=True))
 
 

@@ -28,6 +28,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.report import document
 from gpu_ami.validate import ProofOptions, cluster
 from localregion import host, mirror
+from localregion.debian import BOOKWORM, RELEASES
 from localregion.rehearsal import results
 from validator.deadline import wait_until
 from validator.plan_document import package_system
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 LOG_FILE = "rehearsal.log"
 _REMOVED_SECONDS = 20.0
-_DEBIAN = "debian12"
 
 
 class Cancellation(threading.Event):
@@ -155,7 +155,7 @@ def _remove(made: builds.Build, session: Session) -> None:
 def _simulated(row: Rehearsal, plan: Plan, report: Report) -> Sequence[str]:
     """What stood in for the original, in words: the system, families of replicas, a machine's accelerators."""
     system = row.base_image.partition("+")[0]
-    parts = [] if system == _DEBIAN else [f"system ({row.base_image} on Debian 12)"]
+    parts = [] if system in RELEASES else [f"system ({row.base_image} on {BOOKWORM.name})"]
     kind = package_system(plan.document["os"])
     packages = {entry.package for host in report.hosts for entry in host.replicas}
     parts += sorted({_family(package, kind) for package in packages})

@@ -239,7 +239,7 @@ def test_a_package_that_a_place_lacks_is_explained(
     message: str, hinted: bool, cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = an_ami(cloud, "base")
-    mirror = Mirror("http://mirror.example", "A" * 40, distribution="Debian 12")
+    mirror = Mirror("http://mirror.example", "A" * 40, distributions=("Debian 12",))
     cloud.place = replace(cloud.place, mirror=mirror)
     plan = a_plan(base)
     system = {**plan.document["os"], "id": "amzn", "version": "2023", "family": "redhat"}

@@ -252,13 +252,14 @@ def test_names_of_the_eks_template(tmp_path: Path) -> None:
     assert not [line for line in imported.remarks if "None" in line]
 
 
-def test_source_ami_filter_of_a_plain_instance_is_carried_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["12", "13"])
+def test_source_ami_filter_of_a_plain_instance_is_carried_over(version: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    variables = {"source_ami_filter_name": "debian-12-amd64-*", "source_ami_owners": "136693071363"}
+    variables = {"source_ami_filter_name": f"debian-{version}-amd64-*", "source_ami_owners": "136693071363"}
     path.write_text(json.dumps({"variables": variables, "builders": [{"type": "amazon-ebs"}]}))
     imported = import_template(path, FACTS)
-    assert imported.recipe["source_ami"] == {"owner": "136693071363", "name": "debian-12-amd64-*"}
-    assert imported.recipe["os"] == "debian12"
+    assert imported.recipe["source_ami"] == {"owner": "136693071363", "name": f"debian-{version}-amd64-*"}
+    assert imported.recipe["os"] == f"debian{version}"
 
 
 def test_second_version_of_a_component_is_said(tmp_path: Path) -> None:

@@ -45,21 +45,30 @@ def test_each_finding_says_how_to_mend_it(home: Path) -> None:
 def test_archive_is_the_hosts_own_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = (
         "Debian|bookworm|http://mirror.example/debian/|main\nDebian|bookworm-security|http://mirror.example/security/|main\n"
-        "Debian|bookworm|http://mirror.example/debian/|contrib\nDebian|trixie|http://mirror.example/debian/|main\n"
+        "Debian|bookworm|http://mirror.example/debian/|contrib\nDebian|trixie|http://new.example/debian/|main\n"
+        "Debian|bookworm-backports|http://mirror.example/debian/|main\n"
         "Node|nodistro|http://other.example/|main\nhalf a line\n"
     )
     monkeypatch.setattr(host, "find_tool", lambda *_, **__: "apt-get")
     monkeypatch.setattr(host, "run", lambda *_, **__: Completed(("apt-get",), 0, shown, "", 0.0))
-    assert host.archive_lines() == [
+    assert host.archive_lines("bookworm") == [
         "deb http://mirror.example/debian/ bookworm main",
         "deb http://mirror.example/security/ bookworm-security main",
+        "deb http://mirror.example/debian/ bookworm-backports main",
+    ]
+    assert host.archive_lines("trixie") == ["deb http://new.example/debian/ trixie main"]
+    # apt of this host has no line of it: the same mirror has it, too, and who has backports did not ask for another's.
+    assert host.archive_lines("forky") == [
+        "deb http://mirror.example/debian/ forky main",
+        "deb http://mirror.example/security/ forky-security main",
     ]
 
 
-def test_archive_of_a_host_that_is_not_bookworm_is_left_to_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_of_a_host_that_is_not_debian_is_left_to_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "find_tool", lambda *_, **__: "apt-get")
     monkeypatch.setattr(host, "run", lambda *_, **__: Completed(("apt-get",), 100, "", "", 0.0))
-    assert host.archive_lines() == []
+    assert host.archive_lines("bookworm") == []
+    assert host.archive_sources("trixie") == ["deb http://deb.debian.org/debian trixie main"]
 
 
 PROGRAM = Path(__file__).resolve().parents[2] / "localregion" / "packages.sh"

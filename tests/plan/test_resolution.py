@@ -70,7 +70,7 @@ def test_recipe_folder_lists_at_least_twenty_images_of_every_family() -> None:
     documents = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in RECIPES]
     assert len(documents) >= 20
     assert {document.get("node", "ec2") for document in documents} == {"ec2", "eks", "ecs", "parallelcluster", "dlami"}
-    assert {"al2023", "ubuntu2204", "ubuntu2404", "debian12"} == {document["os"] for document in documents}
+    assert {"al2023", "ubuntu2204", "ubuntu2404", "debian12", "debian13"} == {document["os"] for document in documents}
     assert {document.get("architecture", "x86_64") for document in documents} == {"x86_64", "arm64"}
     assert {document.get("telemetry", {}).get("profile", "compute") for document in documents} == {
         "compute", "graphics", "neuron",
@@ -144,12 +144,12 @@ def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
     assert booted["kernel"] == assumed["kernel"] | {"version": "6.1"}
     note = "not proven here: kernel 6.12; machines of local boot 6.1"
     assert note in booted["notes"] and note not in assumed["notes"]
-    assert (
-        make_plan(DEBIAN, dataclasses.replace(LOCAL, machines=dataclasses.replace(LOCAL.machines, kernel="6.1")))[
-            "notes"
-        ]
-        == make_plan(DEBIAN, LOCAL)["notes"]
-    )
+    machines = dataclasses.replace(LOCAL.machines, kernel="6.1", kernels={"debian 13": "6.12"})
+    own = dataclasses.replace(LOCAL, machines=machines)
+    trixie = ROOT / "variables/recipes/debian13-distribution.yml"
+    for recipe in (DEBIAN, trixie):
+        assert make_plan(recipe, own)["notes"] == make_plan(recipe, LOCAL)["notes"]
+    assert make_plan(trixie, own)["kernel"]["version"] == "6.12"
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,11 @@ def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
         (
             "debian12",
             "1 role of the site (company_monitor): packages of the operating system are those of Debian 12's archive on"
+            " the day of the build",
+        ),
+        (
+            "debian13",
+            "1 role of the site (company_monitor): packages of the operating system are those of Debian 13's archive on"
             " the day of the build",
         ),
         (
@@ -175,8 +180,12 @@ def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
 def test_a_mirror_says_whose_packages_roles_of_a_site_get(system: str, note: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(ROOT / "docs" / "examples" / "site", tmp_path / "site"))
     recipe = folder / "recipes" / "monitored.yml"
-    recipe.write_text(recipe.read_text().replace("os: debian12", f"os: {system}"))
-    local = dataclasses.replace(LOCAL, mirror=dataclasses.replace(LOCAL.mirror, distribution="Debian 12"))
+    text = recipe.read_text().replace("os: debian12", f"os: {system}")
+    if system == "debian13":  # whose repository of NVIDIA's has no driver before R590
+        text = text.replace('"580"', '"595"').replace('"13.0"', '"13.2"')
+    recipe.write_text(text)
+    archives = dataclasses.replace(LOCAL.mirror, distributions=("Debian 12", "Debian 13"))
+    local = dataclasses.replace(LOCAL, mirror=archives)
     assert note in make_plan(recipe, local)["notes"]
     assert note not in make_plan(recipe, LOCAL)["notes"] and note not in make_plan(recipe, AWS)["notes"]
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -35,8 +36,9 @@ from validator.probes import compute
 from validator.transport import cage
 
 ROOT = Path(__file__).resolve().parents[2]
-TRANSCRIPT = ROOT / "tests" / "transcripts" / "nvidia_smi_without_driver.yml"
-WITHOUT_BOARD = ROOT / "tests" / "transcripts" / "nvidia_driver_without_board.yml"
+# Recipe → suffix of the files that have what its driver prints.
+RECIPES = {"debian12-distribution": "", "debian13-distribution": "_550"}
+TRANSCRIPTS = ROOT / "tests" / "transcripts"
 # Role hygiene does not run in a sandbox, and no inventory of the base AMI is taken: their checks are left out.
 _NOT_OF_A_SANDBOX = ("hygiene", "image.py", "inventory", "file_account")
 _OF_THE_AGENT = ("cloudwatch_agent", "logs.py", "metrics.py", "diagnosis")
@@ -51,11 +53,16 @@ _COPY = f'{_TAR} --one-file-system -C "$1" -cf - . | {_TAR} -C "$2" -xf -'
 class Image:
     """A built image: its plan, the folder of its files, and what Ansible and nvidia-smi printed."""
 
+    recipe: str
     plan: Plan
     out: Path
     tree: Path
     converged: Converged
     smi: dict[str, object]
+
+    def recorded(self, name: str) -> Any:
+        """What the driver is known to print: tests/transcripts/<name><of the recipe>.yml."""
+        return yaml.safe_load((TRANSCRIPTS / f"{name}{RECIPES[self.recipe]}.yml").read_text(encoding="utf-8"))
 
     def inside(self, command: str) -> str:
         """The output of a shell command in the image's files, which stay as they are."""
@@ -65,19 +72,19 @@ class Image:
         return run(words, timeout=300, check=False).stdout
 
 
-def _plan(agent: Path | None) -> Plan:
+def _plan(recipe: str, agent: Path | None) -> Plan:
     """Without the CloudWatch agent's own package, which comes from AWS alone, its role is left out."""
     overrides = ["tuning.network=false"]  # a sandbox has a network of its own, without the settings of the whole kernel
     if agent is None:
         overrides.append("roles=[kernel, nvidia_driver, tuning, event_parser, hygiene]")
-    return make_plan(ROOT / "variables/recipes/debian12-distribution.yml", region.local_place(home_dir()), overrides)
+    return make_plan(ROOT / f"variables/recipes/{recipe}.yml", region.local_place(home_dir()), overrides)
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+@pytest.fixture(scope="module", params=RECIPES)
+def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     agent = Path(os.environ["AGENT_PACKAGE"]) if os.environ.get("AGENT_PACKAGE") else None
     home, progress = home_dir(), Progress(mode="plain")
-    plan, out = _plan(agent), tmp_path_factory.mktemp("real")
+    plan, out = _plan(request.param, agent), tmp_path_factory.mktemp("real")
     mirror.ensure(home, plan=plan.document, agent_package=agent, progress=progress)
     variables = ansible_variables(plan.document) | {"cloudwatch_agent_started": False, "event_parser_started": False}
     (out / ANSIBLE_FILE).write_text(json.dumps(variables))
@@ -92,7 +99,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         run(["sh", "-c", _COPY, "copy", box.root, str(tree)], timeout=300)
     layers = rootfs_layers.ensure(base, home, progress).layers
     _as_in_the_base(tree, layers)
-    yield Image(plan, out, tree, converged, smi)
+    yield Image(request.param, plan, out, tree, converged, smi)
 
 
 def _as_in_the_base(tree: Path, layers: tuple[Path, ...]) -> None:
@@ -122,7 +129,7 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.real]
 
 def test_real_driver_says_that_there_is_no_gpu(image: Image) -> None:
     print(f"\n{image.converged.text()}\nnvidia-smi: {json.dumps(image.smi)}")
-    real = next(row for row in yaml.safe_load(TRANSCRIPT.read_text(encoding="utf-8")) if row["command"] == "nvidia-smi")
+    real = next(row for row in image.recorded("nvidia_smi_without_driver") if row["command"] == "nvidia-smi")
     assert (image.smi["status"], image.smi["stdout"]) == (real["status"], real["stdout"])
 
 
@@ -136,9 +143,10 @@ def test_compute_probe_names_the_error_of_the_real_libcuda(image: Image) -> None
 
 
 def test_module_of_every_kernel_is_the_real_one(image: Image) -> None:
-    shown = image.inside("for k in $(ls /lib/modules); do modinfo -k $k nvidia-current; done")
+    driver = image.plan["nvidia_driver"]
+    shown = image.inside(f"for k in $(ls /lib/modules); do modinfo -k $k {driver['module']}; done")
     print(shown[:600])
-    assert "\nversion:        535.309.01\n" in f"\n{shown}"
+    assert f"\nversion:        {driver['version']}\n" in f"\n{shown}"
     assert "replica" not in shown
 
 
@@ -175,9 +183,9 @@ def test_the_real_driver_says_what_is_recorded(host, observe):
 def booted(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Report:
     """The proof of the image as an AMI, on one machine that is not restarted."""
     checks = tmp_path_factory.mktemp("checks")
-    recorded = yaml.safe_load(WITHOUT_BOARD.read_text(encoding="utf-8"))
+    recorded = image.recorded("nvidia_driver_without_board")
     (checks / "test_driver_without_board.py").write_text(_ASK % (recorded,))
-    ami = source_ami.save(image.tree, "gpu-ami_debian12-distribution-real", home_dir(), Progress(mode="plain"))
+    ami = source_ami.save(image.tree, f"gpu-ami_{image.recipe}-real", home_dir(), Progress(mode="plain"))
     left_out = _NOT_OF_A_SANDBOX + (() if "cloudwatch_agent" in image.plan.document["roles"] else _OF_THE_AGENT)
     expression = " and ".join(f"not {name}" for name in left_out)
     asked = ProofOptions(["g5.12xlarge"], [checks], ("-k", expression))

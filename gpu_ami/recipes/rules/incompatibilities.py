@@ -82,7 +82,8 @@ def _combination(context: ResolveContext, row: Row, chosen: Assignment) -> str:
 
 
 INCOMPATIBILITY_RULES = tuple(
-    (names, _rule(names)) for names in (("nvidia_driver", "efa"), ("container_toolkit",), ("nvidia_driver",), ("gds",))
+    (names, _rule(names))
+    for names in (("nvidia_driver", "efa"), ("container_toolkit",), ("nvidia_driver",), ("gds",), ("dcgm",))
 )
 
 

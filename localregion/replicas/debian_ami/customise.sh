@@ -1,9 +1,10 @@
 #!/bin/sh
-# Runs once, on the host, with the finished file tree: customise.sh TREE ROOT_UUID MASKED_UNIT...
+# Runs once, on the host, with the finished file tree: customise.sh TREE SUITE ROOT_UUID MASKED_UNIT...
 set -eu
 tree=$1
-uuid=$2
-shift 2
+suite=$2
+uuid=$3
+shift 3
 
 for unit in "$@"; do
     ln -sf /dev/null "$tree/etc/systemd/system/$unit"
@@ -50,10 +51,13 @@ rm -f "$tree/etc/resolv.conf"
 : >"$tree/etc/resolv.conf"
 echo localhost >"$tree/etc/hostname"
 printf '127.0.0.1 localhost\n' >"$tree/etc/hosts"
-rm -f "$tree"/etc/apt/sources.list.d/*
-cat >"$tree/etc/apt/sources.list" <<'LIST'
 # The local region's mirror instead of Debian's archive, with the few packages that roles install from it; their
-# dependencies are in the image. trusted=yes: the mirror's key is created with each state directory, after this image, and
+# dependencies are in the image. trusted: the mirror's key is created with each state directory, after this image, and
 # a machine can reach no other server.
-deb [trusted=yes] http://169.254.169.252/deb.debian.org/debian bookworm main
-LIST
+rm -f "$tree"/etc/apt/sources.list.d/* "$tree/etc/apt/sources.list"
+archive=http://169.254.169.252/deb.debian.org/debian
+if [ "$suite" = bookworm ]; then # emulated distributions replace this file
+    echo "deb [trusted=yes] $archive $suite main" >"$tree/etc/apt/sources.list"
+else
+    printf '%s\n' "Types: deb" "URIs: $archive" "Suites: $suite" "Components: main" "Trusted: yes" >"$tree/etc/apt/sources.list.d/debian.sources"
+fi

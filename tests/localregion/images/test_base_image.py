@@ -15,7 +15,7 @@ import pytest
 from gpu_ami.errors import CloudError
 from gpu_ami.process import Completed
 from gpu_ami.progress import Progress
-from localregion import host
+from localregion.debian import BOOKWORM, RELEASES
 from localregion.images import base_image
 
 QUIET = Progress(mode="quiet")
@@ -57,6 +57,15 @@ def test_architectures_are_told_apart(sources: Path) -> None:
     assert base_image.image_name("arm64") == "debian-12-arm64-gpu-ami"
 
 
+def test_releases_are_told_apart_by_their_own_files(sources: Path) -> None:
+    trixie = RELEASES["debian13"]
+    before = [base_image.digest(release=release) for release in (BOOKWORM, trixie)]
+    (sources / "releases/trixie/masked.txt").write_text("cloud-final.service\n")
+    after = [base_image.digest(release=release) for release in (BOOKWORM, trixie)]
+    assert before[0] == after[0] and len({*before, *after}) == 3
+    assert base_image.image_name(release=trixie) == "debian-13-amd64-gpu-ami"
+
+
 def test_package_list_has_what_roles_and_region_build_on() -> None:
     listed = set(base_image.listed(base_image.SOURCE / "packages.txt"))
     assert {
@@ -86,14 +95,14 @@ def _tools(monkeypatch: pytest.MonkeyPatch, *, mke2fs_works: bool) -> list[str]:
                 members = {member.name: member for member in overlay}
             assert {(member.uid, member.gid) for member in members.values()} == {(0, 0)}
             assert (members["etc/fstab"].mode, members["etc"].mode) == (0o644, 0o755)
-            Path(words[words.index(host.SUITE) + 1]).write_bytes(b"tar")
+            Path(words[words.index("bookworm" if "bookworm" in words else "trixie") + 1]).write_bytes(b"tar")
         elif not mke2fs_works:
             raise CloudError("mke2fs ended with 1")
         return Completed(tuple(words), 0, "", "", 0.0)
 
     monkeypatch.setattr(base_image, "run", run)
     monkeypatch.setattr(base_image, "find_tool", lambda name, **_: name)
-    monkeypatch.setattr(base_image, "archive_lines", lambda: ["deb http://mirror.example bookworm main"])
+    monkeypatch.setattr(base_image, "archive_lines", lambda suite: [f"deb http://mirror.example {suite} main"])
     monkeypatch.setattr(base_image, "DISK_BYTES", 4 * 1024 * 1024)
     return calls
 
@@ -128,6 +137,30 @@ def test_an_image_of_another_architecture_has_its_packages(home: Path, monkeypat
     included = next(word for word in bootstrap if word.startswith("--include=")).removeprefix("--include=").split(",")
     assert {"linux-image-cloud-arm64", "linux-headers-cloud-arm64", "grub-efi-arm64-bin"} <= set(included)
     assert not [name for name in included if "amd64" in name or "grub-pc" in name]
+
+
+def test_an_image_of_another_release_is_of_its_suite(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    _tools(monkeypatch, mke2fs_works=True)
+    fake = base_image.run
+
+    def run(command: Sequence[str | Path], **options: object) -> Completed:
+        commands.append([str(word) for word in command])
+        return fake(command, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(base_image, "run", run)
+    for release in (BOOKWORM, RELEASES["debian13"]):
+        base_image.ensure(home, QUIET, release=release)
+    calls = [command for command in commands if "mmdebstrap" in command]
+    assert [command[-1] for command in calls] == [
+        f"deb http://mirror.example {suite} main" for suite in ("bookworm", "trixie")
+    ]
+    hooks = [next(word for word in call if word.startswith("--customize-hook")) for call in calls]
+    # cloud-init of Debian 13 is one process, which waits for the unit of each stage.
+    assert [("cloud-config.service" in hook, "getty@tty1.service" in hook) for hook in hooks] == [
+        (True, True),
+        (False, True),
+    ]
 
 
 def test_broken_build_leaves_nothing_half_done(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

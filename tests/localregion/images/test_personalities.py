@@ -14,6 +14,7 @@ import pytest
 from gpu_ami.files import home_dir
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import load_facts
+from localregion.debian import RELEASES
 from localregion.images import base_image, rootfs_layers
 from localregion.images.rootfs_layers import Base, Tree
 from localregion.mirror import find_row, system_packages
@@ -108,7 +109,7 @@ def test_every_kernel_of_the_facts_has_its_packages(system: str, series: str) ->
     row = load_facts().operating_systems[system]["kernel_packages"]
     row = row.get(series) or row["default"]
     assert Base(system, kernel=series).kernel_package == row["package"].replace("{deb}", "amd64")
-    if system == "debian12":  # Debian itself, with its own archive
+    if system in RELEASES:  # Debian itself, with its own archive
         return
     wanted = {row["package"], row["headers"], *row["hold"]} - {"linux-headers-{release}"}
     if series != "6.17":  # of the package that brings 7.0 today

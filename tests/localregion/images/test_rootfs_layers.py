@@ -130,6 +130,8 @@ def test_layers_are_built_once_and_shared(home: Path, built: list[str]) -> None:
     rootfs_layers.ensure(Base("ubuntu2404"), home, QUIET)
     assert built[4:] == ["eks on 3", "ubuntu-packages on 1", "ubuntu2404 on 2"]
     assert rootfs_layers.ensure(Base("debian12"), home, QUIET).layers == eks.layers[-1:]
+    (other,) = rootfs_layers.ensure(Base("debian13"), home, QUIET).layers
+    assert built[7:] == ["debian"] and other not in eks.layers
 
 
 def test_another_architecture_shares_no_layer(home: Path, built: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

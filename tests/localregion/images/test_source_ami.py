@@ -31,6 +31,7 @@ def locked(name: str) -> dict[str, Any]:
 
 BASES = {
     "debian12-gpu": Base("debian12"),
+    "debian13-distribution": Base("debian13"),
     "ubuntu2404-compute": Base("ubuntu2404"),
     "ubuntu2204-compute": Base("ubuntu2204"),
     "al2023-neuron": Base("al2023"),
@@ -133,19 +134,28 @@ def test_an_id_is_aws_s_own(tmp_path: Path) -> None:
 def test_a_name_is_a_base() -> None:
     for base in BASES.values():
         assert Base.parse(base.name) == base
-    for text in ("debian13", "debian12+eks-1.33", "ubuntu2404+ecs", "al2023+nomad-1", "al2023-riscv64"):
+    for text in ("debian14", "debian13+eks-1.33", "ubuntu2404+ecs", "al2023+nomad-1", "al2023-riscv64"):
         with pytest.raises(UsageError, match="no base image") as caught:
             Base.parse(text)
         assert "al2023+eks" in caught.value.hint
 
 
 def test_digests_tell_versions_and_sources_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("debian12", "ubuntu2404", "ubuntu2204", "al2023", "al2023+eks-1.33", "al2023+eks-1.35", "al2023+ecs")
+    names = (
+        "debian12",
+        "debian13",
+        "ubuntu2404",
+        "ubuntu2204",
+        "al2023",
+        "al2023+eks-1.33",
+        "al2023+eks-1.35",
+        "al2023+ecs",
+    )
     names = (*names, "debian12-arm64", "al2023-arm64", "al2023-arm64+eks-1.35")
     digests = [rootfs_layers.digest(Base.parse(name)) for name in names]
     assert len(set(digests)) == len(names)
     assert digests == [rootfs_layers.digest(Base.parse(name)) for name in names]
-    monkeypatch.setattr(base_image, "digest", lambda _: "another")
+    monkeypatch.setattr(base_image, "digest", lambda *_: "another")
     assert not set(digests) & {rootfs_layers.digest(Base.parse(name)) for name in names}
 
 

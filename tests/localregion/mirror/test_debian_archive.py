@@ -35,7 +35,7 @@ Architecture: amd64
 Filename: pool/main/libt/libtool_9_amd64.deb
 """
 SITE = {"site": {"digest": "sha256:0"}, "monitor": {}}
-PATH = "/deb.debian.org/debian/debian-archive/amd64/node-exporter=1%3a1.5.0-1/node-exporter_1.5.0-1_amd64.deb"
+PATH = "/deb.debian.org/debian/debian-archive/bookworm/amd64/node-exporter=1%3a1.5.0-1/node-exporter_1.5.0-1_amd64.deb"
 
 
 class Apt:
@@ -61,7 +61,9 @@ class Apt:
 def apt(monkeypatch: pytest.MonkeyPatch) -> Apt:
     stands_in = Apt()
     monkeypatch.setattr(debian_files, "apt", stands_in)
-    monkeypatch.setattr(debian_archive, "archive_sources", lambda: ["deb http://deb.example/debian bookworm main"])
+    monkeypatch.setattr(
+        debian_archive, "archive_sources", lambda suite: [f"deb http://deb.example/debian {suite} main"]
+    )
     return stands_in
 
 
@@ -116,7 +118,7 @@ def test_offline_says_what_is_missing_and_keeps_an_earlier_day(
     assert "are missing: a role of the site that installs" in said
     apt.offline = False
     mirror.ensure(fresh, plan=of_site(), progress=QUIET)  # type: ignore[arg-type]
-    os.utime(fresh / "mirror/debian-archive/amd64-main/read", (0, 0))
+    os.utime(fresh / "mirror/debian-archive/bookworm-amd64-main/read", (0, 0))
     apt.offline = True
     tree = mirror.ensure(fresh, plan=of_site(), progress=Progress("plain"))  # type: ignore[arg-type]
     assert "are those of an earlier day" in capsys.readouterr().err
@@ -124,14 +126,14 @@ def test_offline_says_what_is_missing_and_keeps_an_earlier_day(
 
 
 def test_ubuntu_gets_contrib_for_universe(fresh: Path, apt: Apt) -> None:
-    archive = debian_archive.Archive(fresh / "archive", "amd64", ("main", "contrib"))
+    archive = debian_archive.Archive(fresh / "archive", "bookworm", "amd64", ("main", "contrib"))
     assert archive.refresh() == "" and apt.calls
-    lines = (fresh / "archive/amd64-main-contrib/sources.list").read_text().splitlines()
+    lines = (fresh / "archive/bookworm-amd64-main-contrib/sources.list").read_text().splitlines()
     assert lines == ["deb http://deb.example/debian bookworm main contrib"]
 
 
 def test_process_without_a_network_is_served_by_one_that_has_it(tmp_path: Path, apt: Apt) -> None:
-    archive = debian_archive.Archive(tmp_path, "amd64")
+    archive = debian_archive.Archive(tmp_path, "bookworm", "amd64")
     archive.refresh()
     ours, theirs = socket.socketpair()
     server = threading.Thread(target=debian_archive.serve, args=(ours, tmp_path), daemon=True)
@@ -139,7 +141,7 @@ def test_process_without_a_network_is_served_by_one_that_has_it(tmp_path: Path, 
     remote = debian_archive.Remote(theirs)
     found = remote(PATH)
     assert found and found.read_text() == "node" and remote("/other") is None
-    shutil.rmtree(tmp_path / "amd64-main/packages")
+    shutil.rmtree(tmp_path / "bookworm-amd64-main/packages")
     apt.offline = True
     with pytest.raises(CloudError, match="Temporary failure resolving"):
         remote(PATH)
@@ -148,6 +150,6 @@ def test_process_without_a_network_is_served_by_one_that_has_it(tmp_path: Path, 
 def test_package_that_apt_does_not_bring_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
     monkeypatch.setattr(debian_files, "apt", nothing)
-    (tmp_path / "amd64-main").mkdir()
+    (tmp_path / "bookworm-amd64-main").mkdir()
     with pytest.raises(CloudError, match="apt fetched no package tool 1"):
-        debian_archive.Archive(tmp_path, "amd64").fetch("tool", "1")
+        debian_archive.Archive(tmp_path, "bookworm", "amd64").fetch("tool", "1")

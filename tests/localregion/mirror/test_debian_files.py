@@ -77,7 +77,7 @@ def test_a_package_is_fetched_once_from_the_base_image_s_archive(
 
     monkeypatch.setattr(debian_files, "run", run)
     monkeypatch.setattr(debian_files, "find_tool", lambda name, **_: name)
-    monkeypatch.setattr(debian_files, "archive_sources", lambda: ["deb http://mirror.example bookworm main"])
+    monkeypatch.setattr(debian_files, "archive_sources", lambda suite: [f"deb http://mirror.example {suite} main"])
     for _ in range(2):
         assert [path.name for path in debian_files.fetch(["tool"], "arm64", tmp_path)] == ["tool_2_arm64.deb"]
     assert [call[-1] for call in calls] == ["update", "tool"]
@@ -87,6 +87,6 @@ def test_a_package_is_fetched_once_from_the_base_image_s_archive(
 def test_a_package_that_apt_does_not_fetch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian_files, "run", lambda *_, **__: Completed((), 0, "", "", 0.0))
     monkeypatch.setattr(debian_files, "find_tool", lambda name, **_: name)
-    monkeypatch.setattr(debian_files, "archive_sources", lambda: ["deb http://mirror.example bookworm main"])
+    monkeypatch.setattr(debian_files, "archive_sources", lambda suite: [f"deb http://mirror.example {suite} main"])
     with pytest.raises(CloudError, match=r"apt fetched no package other \(amd64\)"):
         debian_files.fetch(["other"], "amd64", tmp_path)

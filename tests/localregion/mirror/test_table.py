@@ -88,6 +88,7 @@ def test_vendor_publishes_one_later_driver_with_all_its_parts() -> None:
     [
         ("al2023-compute", {f"kernel6.12{part}=6.12.999-1.amzn2023" for part in ("", "-devel", "-headers")}),
         ("debian12-gpu", {f"linux-{part}-cloud-amd64=6.1.999-1" for part in ("image", "headers")}),
+        ("debian13-distribution", {f"linux-{part}-cloud-amd64=6.12.999-1" for part in ("image", "headers")}),
     ],
 )
 def test_system_publishes_a_later_kernel(recipe: str, expected: set[str]) -> None:

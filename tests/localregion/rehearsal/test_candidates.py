@@ -193,7 +193,7 @@ def families(found: list[Candidate]) -> Mapping[str, tuple[str, str]]:
     return {
         one.image: (one.base.system, one.base.family)
         for one in found
-        if one.base and one.row.architecture == "x86_64" and one.image != "debian12-distribution"
+        if one.base and one.row.architecture == "x86_64" and not one.image.endswith("-distribution")
     }
 
 

@@ -61,10 +61,11 @@ def real_home() -> Path:
 
 @pytest.mark.sandbox
 @pytest.mark.real
+@pytest.mark.parametrize("recipe", ["debian12-distribution", "debian13-distribution"])
 def test_the_archive_s_module_builds_on_the_base_image_s_kernel(
-    real_home: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, real_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPU_AMI_HOME", str(real_home))
-    plan = planned("debian12-distribution", ["tuning.network=false"], real_home)
+    plan = planned(recipe, ["tuning.network=false"], real_home)
     row = sandbox.try_build(plan, Progress("plain"))
     assert row["builds"] is True and row["driver"] == plan["nvidia_driver"]["version"]

@@ -138,7 +138,7 @@ def test_an_unknown_type_without_a_place_says_who_knows_it() -> None:
     assert "`gpu-ami plan --where FILE`" in refused.value.details[0]
 
 
-@pytest.mark.parametrize("name", ["ubuntu2604", "debian13", "rhel9", "al2027"])
+@pytest.mark.parametrize("name", ["ubuntu2604", "debian14", "rhel9", "al2027"])
 def test_an_unknown_system_says_where_its_row_goes(name: str) -> None:
     with pytest.raises(UsageError) as refused:
         plan(f"os: {name}\ninstance_types: [g6.xlarge]\nnvidia_driver: {{version: '595'}}\n")

@@ -51,7 +51,7 @@ def test_facts_answer_with_sources(ask: Any, name: str, holds: list[str]) -> Non
         (fact_queries.about_driver, "58", "no driver '58' in the facts"),
         (fact_queries.about_cuda, "14", "no CUDA '14' in the facts"),
         (fact_queries.about_efa, "2", "no EFA installer '2' in the facts"),
-        (fact_queries.about_os, "debian", "no operating system 'debian' in the facts; did you mean debian12?"),
+        (fact_queries.about_os, "debian", "no operating system 'debian' in the facts; did you mean debian13?"),
     ],
 )
 def test_unknown_names_are_errors(ask: Any, name: str, message: str) -> None:

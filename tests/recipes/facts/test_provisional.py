@@ -116,7 +116,7 @@ def test_with_their_rows_nothing_of_them_is_unverified() -> None:
         ("nvidia_driver: {version: '580'}\ncuda: {version: '14.0'}\n", "cannot run CUDA 14.0: needs ≥ 620.70.06"),
         ("instance_types: [p7.48xlarge]\nnvidia_driver: {version: '620'}\n", "`gpu-ami plan --where FILE`"),
         ("os: ubuntu2604\nnvidia_driver: {version: '620'}\n", "add a row to site/facts/operating_systems.yml"),
-        ("os: debian13\nnvidia_driver: {version: '620'}\n", "add a row to site/facts/operating_systems.yml"),
+        ("os: debian14\nnvidia_driver: {version: '620'}\n", "add a row to site/facts/operating_systems.yml"),
         (
             "instance_types: [g5g.xlarge, g6.xlarge]\nnvidia_driver: {version: 640.12.03}\n",
             "is arm64, the image is x86",

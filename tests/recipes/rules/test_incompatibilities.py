@@ -54,6 +54,12 @@ def test_toolkit(version: str, is_refused: bool) -> None:
     assert not refusals("accept: [container-toolkit-daemon-reload]", container_toolkit=version)
 
 
+def test_dcgm_on_debian_13() -> None:
+    (refused,) = refusals(system="debian13", dcgm="4.6.1")
+    assert "no DCGM" in refused and "accept: [dcgm-debian13]" in refused
+    assert not refusals(system="debian12", dcgm="4.6.1")
+
+
 def test_drivers_older_than_the_repositorys_dkms() -> None:
     assert refusals(nvidia_driver="570.133.20") and not refusals(nvidia_driver="570.148.08")
     assert not refusals(nvidia_driver="570.133.20", system="ubuntu2404")

@@ -44,8 +44,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_masks_of_the_local_region_are_those_of_its_base_images() -> None:
-    text = (ROOT / "localregion/replicas/debian_ami/masked.txt").read_text(encoding="utf-8")
-    units = {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")}
+    lists = sorted((ROOT / "localregion/replicas/debian_ami").rglob("masked.txt"))
+    lines = [line.strip() for path in lists for line in path.read_text(encoding="utf-8").splitlines()]
+    units = {line for line in lines if line and not line.startswith("#")}
+    assert len(lists) == 3 and "cloud-config.service" in units
     assert all(base_ami.is_harmless_mask(unit, "ec2") for unit in units)
     assert not base_ami.is_harmless_mask("ssh.service", "eks")
     assert base_ami.is_harmless_mask("update-motd.service", "eks")

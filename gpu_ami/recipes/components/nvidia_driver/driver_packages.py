@@ -52,7 +52,7 @@ def packaged_cuda(row: Row, cuda: str) -> str:
 def nvidia_repository(context: ResolveContext, sources: Sources) -> Repository:
     """NVIDIA's package repository for the image's system, and the key that signs it."""
     facts = context.facts.driver_packages
-    key = facts["keys"][context.os["family"]]
+    key = facts["keys"][context.os["nvidia_repository"].get("key", context.os["family"])]
     repository = facts["repository"]
     architecture = repository["architectures"][context.values["architecture"]]
     folder = f"{repository['base_url']}/{context.os['nvidia_repository']['name']}/{architecture}"

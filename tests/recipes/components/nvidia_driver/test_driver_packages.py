@@ -65,11 +65,21 @@ def test_driver_of_the_base_ami_is_named_with_it_and_not_installed() -> None:
     assert found == {"nvidia_driver": base, "fabric_manager": {**base, "instance_types": ["p5.48xlarge"]}}
 
 
-@pytest.mark.parametrize(("system", "folder"), [("al2023", "amzn2023/x86_64"), ("ubuntu2404", "ubuntu2404/x86_64")])
-def test_nvidia_repository_is_that_of_the_system(system: str, folder: str) -> None:
+@pytest.mark.parametrize(
+    ("system", "folder", "key"),
+    [
+        ("al2023", "amzn2023/x86_64", "D42D0685.pub"),
+        ("ubuntu2404", "ubuntu2404/x86_64", "3bf863cc.pub"),
+        ("debian12", "debian12/x86_64", "3bf863cc.pub"),
+        # Debian 13's apt refuses the other: its key is bound by a SHA-1 signature.
+        ("debian13", "debian13/x86_64", "8793F200.pub"),
+    ],
+)
+def test_nvidia_repository_is_that_of_the_system(system: str, folder: str, key: str) -> None:
     repository = nvidia_repository(context(os=system), Sources())
     assert repository["url"].endswith(f"/{folder}/")
-    assert repository["key_url"].startswith(repository["url"])
+    assert repository["key_url"] == f"{repository['url']}{key}"
+    assert repository["key_fingerprint"].endswith(key.partition(".")[0].upper())
 
 
 def test_driver_of_the_distribution_is_pinned_in_every_package() -> None:
