@@ -1,7 +1,8 @@
 """What the judgement of each check was tried on: real hardware, a transcript of a real machine, or replicas alone.
 
 tried_on.json is generated (tests/validator/test_transcripts.py --update-golden): hardware from the runs that
-bench/hardware_runs.yml records, transcripts from the verdicts that tests/transcripts has of values with a source.
+bench/hardware_runs.yml records, transcripts from the verdicts that tests/transcripts has of values with a source, and
+why some checks have none (tests/transcripts/no_source.yml).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 FILE = Path(__file__).with_name("tried_on.json")
 HARDWARE, TRANSCRIPT, REPLICA, OWN = "hardware", "transcript", "replica", "own"
@@ -19,9 +21,9 @@ _CHECKS = Path(__file__).with_name("checks")
 
 
 @functools.cache
-def _recorded() -> Mapping[str, Mapping[str, list[str]]]:
-    """Kind → check id → GPUs, or names of transcripts."""
-    document: dict[str, dict[str, list[str]]] = json.loads(FILE.read_text(encoding="utf-8"))
+def _recorded() -> Mapping[str, Mapping[str, Any]]:
+    """Kind → check id → GPUs, or names of transcripts, or why there is no source."""
+    document: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
     return document
 
 
@@ -33,6 +35,11 @@ def tried_with(check: str) -> tuple[str, tuple[str, ...]]:
         if found:
             return kind, tuple(found)
     return REPLICA if (_CHECKS / f"{name.partition('::')[0]}.py").is_file() else OWN, ()
+
+
+def why_no_source(check: str) -> str:
+    """Why a check of tiers T2 to T4 was tried on replicas alone; "" if nothing is stated."""
+    return str(_recorded()[REPLICA].get(check.partition("@")[0], ""))
 
 
 def by_kind(checks: Iterable[str]) -> dict[str, list[str]]:

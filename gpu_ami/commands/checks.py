@@ -80,11 +80,18 @@ def text(records: Sequence[CheckRecord]) -> str:
         shown = f"{', '.join(tried[:3])}{f' and {len(tried) - 3} more' if len(tried) > 3 else ''}"
         lines += [
             f"{record.tier}  {record.id}  (needs {_NEEDS[record.needs]})",
-            *textwrap.wrap(record.promise, 110, initial_indent=" " * 6, subsequent_indent=" " * 6),
+            *_wrapped(record.promise),
         ]
-        if kind != tried_on.OWN:
-            lines.append(f"      tried on {kind}: {shown}" if tried else "      tried on replicas alone")
+        if kind == tried_on.REPLICA:
+            why = tried_on.why_no_source(record.id)
+            lines += _wrapped(f"tried on replicas alone{f': {why}' if why else ''}")
+        elif kind != tried_on.OWN:
+            lines.append(f"      tried on {kind}: {shown}")
     return "\n".join([*lines, tried_on.summary(record.id for record in records)])
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, 110, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
 def list_checks(folders: Sequence[Path] = ()) -> list[CheckRecord]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami import cli
+from validator import tried_on
 
 # `gpu-ami runbook`: an alarm, a code, the list, and the filter of the alarm's log events.
 
@@ -106,6 +107,20 @@ def test_ids_are_those_of_the_report(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_tier_and_role_select(capsys: pytest.CaptureFixture[str]) -> None:
     selected = rows(capsys, "--tier", "T0", "--role", "hygiene")
     assert selected and {(row["tier"], row["role"]) for row in selected} == {("T0", "hygiene")}
+
+
+@pytest.mark.slow
+def test_every_check_of_t2_to_t4_has_a_source_or_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = [row["id"] for row in rows(capsys) if row["tier"] in ("T2", "T3", "T4") and row["tried_on"] == "replica"]
+    assert [name for name in alone if not tried_on.why_no_source(name)] == []
+    assert len(alone) == 8
+
+
+@pytest.mark.slow
+def test_text_says_why_there_is_no_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["checks", "--role", "xid", "--tier", "T2"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "tried on replicas alone: no driver of NVIDIA prints an Xid on request" in shown
 
 
 @pytest.mark.slow

@@ -112,8 +112,8 @@ def test_verdicts_are_those_of_the_tables(tmp_path: Path, update_golden: bool, m
     assert wrong == []
 
 
-def tried(ids: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """What tried_on.json has: from the recorded runs on real GPUs, and from the tables of the transcripts."""
+def tried(ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What tried_on.json has: from the recorded runs on real GPUs, the tables of the transcripts, and the reasons."""
     hardware: dict[str, list[str]] = {}
     for run in yaml.safe_load((ROOT / "bench" / "hardware_runs.yml").read_text(encoding="utf-8")):
         for name in ids:
@@ -124,7 +124,12 @@ def tried(ids: Iterable[str]) -> dict[str, dict[str, list[str]]]:
         table = yaml.safe_load((folder / "expected.yml").read_text(encoding="utf-8"))
         for name in table["sourced"]:
             transcripts.setdefault(name, []).append(folder.name)
-    return {"hardware": dict(sorted(hardware.items())), "transcript": dict(sorted(transcripts.items()))}
+    reasons = yaml.safe_load((ROOT / "tests" / "transcripts" / "no_source.yml").read_text(encoding="utf-8"))
+    return {
+        "hardware": dict(sorted(hardware.items())),
+        "transcript": dict(sorted(transcripts.items())),
+        "replica": dict(sorted(reasons.items())),
+    }
 
 
 def test_what_each_check_was_tried_on_is_generated(update_golden: bool) -> None:
@@ -139,6 +144,7 @@ def test_what_each_check_was_tried_on_is_generated(update_golden: bool) -> None:
     assert json.loads(tried_on.FILE.read_text(encoding="utf-8")) == found
     unknown = {name.partition("[")[0] for table in found.values() for name in table} - set(ids)
     assert unknown == set()
+    assert not found["replica"].keys() & (found["hardware"].keys() | found["transcript"].keys()), "it has a source now"
 
 
 def test_kinds_are_counted_once_and_without_restarts() -> None:

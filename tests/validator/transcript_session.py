@@ -6,14 +6,18 @@ check id → [verdict, message, sourced].
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +27,10 @@ from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machine_group import known_of
 from tests.onhost.neuron_monitor.programs import publisher_module
 from validator import remote
-from validator.checks import metrics, neuron_monitor, node_in_ecs, node_in_eks, node_in_slurm
+from validator.checks import metrics, neuron_monitor, node_in_ecs, node_in_eks, node_in_slurm, seed_metrics
 from validator.cloudwatch import Point, Series
 from validator.engine import pytest_internals
-from validator.probes import containers, neuron_reports
+from validator.probes import compute, containers, neuron_reports
 from validator.probes.cluster import joined, mpi_jobs, nodes
 from validator.transport import ssh, transcript, transcript_values
 
@@ -38,9 +42,14 @@ _GPU = (
 )  # fmt: skip
 
 
+@functools.cache
+def _instance_types() -> Any:
+    return load_facts().instance_types
+
+
 def instance_type(name: str) -> dict[str, Any]:
     """The row that a plan has of an instance type of the facts."""
-    table = load_facts().instance_types
+    table = _instance_types()
     row = table["instance_types"][name]
     gpu = row.get("gpu")
     of_model = {**table["gpus"][gpu["model"]], **gpu} if gpu and "model" in gpu else dict(gpu or {})
@@ -60,6 +69,11 @@ def plan_of(values: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_OPTIONS = [
+    "-q", "-c", os.devnull, "--rootdir", str(CHECKS), "-p", "validator.plugin", "-p", "no:cacheprovider",
+]  # fmt: skip
+
+
 def _session(folder: Path, out: Path) -> None:
     from validator.results import HostResults
 
@@ -69,26 +83,27 @@ def _session(folder: Path, out: Path) -> None:
     plan.write_text(json.dumps(plan_of(values)))
     host = f"transcript://{urllib.parse.quote(str(folder), safe='')}"
     options = [
-        "-q", "-c", os.devnull, "--rootdir", str(CHECKS), "-p", "validator.plugin", "-p", "no:cacheprovider",
-        "--no-evidence", "--serial", f"--hosts={host}", f"--plan={plan}", f"--results={results}", str(CHECKS),
+        *_OPTIONS, "--no-evidence", "--serial", f"--hosts={host}", f"--plan={plan}", f"--results={results}",
     ]  # fmt: skip
     path = out / f"{folder.name}.nodes.json"
     plugins: list[Any] = [asked := _Asked()]
-    if values.jobs:  # of several nodes: the checks of tier T4 alone
+    if values.jobs or any(name.startswith("several_nodes::") for name in values.only):  # the checks of tier T4 alone
         nodes.write(path, known_of(_NODES, values.machine))
         plugins.append(_Jobs(values, transcript.transcript_of(folder)))
-        options.insert(-1, f"--nodes={path}")
+        options.append(f"--nodes={path}")
     if values.metrics or "neuron_monitor" in values.plan:
         plugins.append(_Sent(values) if values.metrics else _Published(values))
-        options.insert(-1, f"--instance-id={_INSTANCE}")
+        options.append(f"--instance-id={_INSTANCE}")
     if values.cluster:  # of a node: the checks of tier TN alone
         joined.write(path, _JOINED)
         plugins.append(_Cluster(values))
-        options[-1:-1] = [f"--join={path}", "--aws-region=recorded"]
+        options += [f"--join={path}", "--aws-region=recorded"]
+    options += [str(CHECKS / name.replace("::", ".py::", 1)) for name in values.only] or [str(CHECKS)]
     # A real machine has no packages of the local region.
     transcript.transcript_of(folder).values.commands[remote.text("replica_packages").strip()] = (
         transcript_values.Output(status=1)
     )
+    _compute(transcript.transcript_of(folder).values)
     _start_containers(transcript.transcript_of(folder))
     status = pytest.main(options, plugins=plugins)
     if status not in (0, 1):
@@ -108,13 +123,61 @@ def _start_containers(machine: transcript.Transcript) -> None:
     """The probe of containers runs here, on what the transcript's Docker answers: the machine has no programs."""
     values = machine.values
     known = [name for name in values.commands if name.startswith("docker ")]
-    if "docker run *" not in known:
+    if "container" in values.compute:
+        _answering_container(machine)
+    elif "docker run *" not in known:
         return
     command = remote.python("container_probe", "--engine", "docker", "--seconds", f"{containers.SECONDS:g}")
     environment = {"PATH": f"{machine.programs}:/usr/bin:/bin"}
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, env=environment)
     values.commands[command] = transcript_values.Output(done.stdout, done.returncode, done.stderr)
-    values.origins[command] = any(values.origins[name] for name in known)
+    answers = [f"compute {place}" for place in _IN_CONTAINER if place in values.compute]
+    values.origins[command] = any(values.origins[name] for name in [*known, *answers])
+
+
+_IN_CONTAINER = ("container", "container after daemon-reload")
+
+
+def _answering_container(machine: transcript.Transcript) -> None:
+    """`docker run` as a container that answers each request with what was recorded of it."""
+    answers = [machine.values.compute[place] for place in _IN_CONTAINER]
+    lines = "".join(
+        json.dumps({"nodes": answer["nodes"], "status": 0, "printed": _of_probe(answer), "errors": ""}) + "\n"
+        for answer in answers
+    )
+    recorded = machine.programs / ".container"
+    recorded.write_text(lines)
+    docker = machine.programs / "docker"
+    others = docker.rename(machine.programs / ".docker")
+    run = f"run) exec 3< {recorded}; while read -r asked && read -r answer <&3; do printf '%s\\n' \"$answer\"; done ;;"
+    docker.write_text(f'#!/bin/sh\ncase "$1" in\n{run}\n*) exec {others} "$@" ;;\nesac\n')
+    docker.chmod(0o755)
+
+
+def _compute(values: transcript_values.Values) -> None:
+    """What the compute probe says of the machine, of what a program of others showed there."""
+    if "machine" in values.compute:
+        words = ["--mib", str(compute.MIB), "--seconds", f"{compute.SECONDS:g}"]
+        command = remote.python("compute_probe", *words)
+        values.commands[command] = transcript_values.Output(_of_probe(values.compute["machine"]))
+        values.origins[command] = values.origins["compute machine"]
+
+
+def _of_probe(shown: Mapping[str, Any]) -> str:
+    """GPUs that CUDA shows, and copies between them, as onhost/compute_probe.py prints them."""
+    uuids = shown["uuids"]
+    machine = {"kind": "machine", "schema": compute.SCHEMA, "error": None, "unfinished": None, "replica": ""}
+    rows: list[dict[str, Any]] = [{**machine, "count": len(uuids)}]
+    for index, uuid in enumerate(uuids):
+        row = shown["access"][index] if "access" in shown else ()  # of CUDA's P2P Connectivity Matrix
+        peers = [
+            {"index": other, "error": None, "access": bool(access)}
+            for other, access in enumerate(row)
+            if other != index
+        ]
+        # The least, since how much was computed was not recorded.
+        rows.append({"kind": "gpu", "index": index, "uuid": uuid, "error": None, "peers": peers, "computed_mib": 1})
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 class _Asked:
@@ -171,8 +234,11 @@ class _Node(_Unrecorded):
 
     def __init__(self, machine: transcript.Transcript, number: int) -> None:
         self.machine, self.name, self.address = machine, f"node {number}", f"node{number}"
+        self.connection, self.network = self, "10.0.0.0/24"
+        self.boot_id = f"{number}"
 
     def run(self, command: str, timeout: float = 0, input: bytes | None = None) -> ssh.Finished:
+        command = _JOB.sub("", command)
         try:
             status, text, errors = self.machine.answer(command)
         except transcript.Missing as missing:
@@ -184,10 +250,29 @@ class _Node(_Unrecorded):
         """A program that serves another node: it prints nothing."""
         return io.StringIO()
 
+    def stream(self, command: str, idle_seconds: float) -> Iterator[bytes]:
+        """The port of a program that listens."""
+        yield b"40001\n"
+
+
+# What precedes mpirun in the command of a job: the folder, and Open MPI's variables.
+_JOB = re.compile(r"cd \S+ && (?:\w+=(?:'[^']*'|[^\s'])* )+")
+
 
 class _Together(_Unrecorded):
+    folder = "/tmp/nodes"
+
     def __init__(self, members: list[_Node]) -> None:
         self.members = members
+
+    def ssh_command(self) -> str:
+        return "ssh"
+
+    def put(self, name: str, text: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def silent(self) -> list[str]:
+        return []
 
     def each(self, step: Any) -> list[Any]:
         return [step(member) for member in self.members]
@@ -234,8 +319,9 @@ class _Jobs(_Made):
     def several_nodes_together(self) -> _Together:
         return _Together([_Node(self.machine, number) for number in range(len(_NODES))])
 
-    def several_nodes_mpi(self) -> None:
-        return None
+    def several_nodes_mpi(self) -> mpi_jobs.OpenMpi | _Unrecorded:
+        known = [name.removesuffix(" *") for name in self.values.commands if name.endswith("/mpirun *")]
+        return mpi_jobs.OpenMpi(known[0], "not recorded", "libmpi.so.40") if known else _Unrecorded()
 
     def several_nodes_adapters(self) -> int:
         return int(instance_type(self.values.machine)["efa_interfaces"])
@@ -257,8 +343,10 @@ class _Sent(_Made):
         for row in self.values.metrics:
             _note("metrics", not self.values.origins[f"metrics {row['dimensions']}"])
             dimensions = tuple(sorted(row["dimensions"].items()))
+            namespace = row.get("namespace", "CWAgent")
+            prefix = "nvidia_smi_" if namespace == "CWAgent" else ""
             points |= {
-                Series("CWAgent", f"nvidia_smi_{name}", dimensions): Point(0.0, float(value))
+                Series(namespace, f"{prefix}{name}", dimensions): Point(0.0, float(value))
                 for name, value in row["values"].items()
             }
         return points
@@ -269,6 +357,12 @@ class _Sent(_Made):
         expected = metrics.agent_config.expected_series(config, machine.gpus, {"instance-id": _INSTANCE}, absent)
         points = self._points()
         return metrics.Arrival(expected, {series: points.get(series) for series in expected}, 0.0)
+
+    def seed_metrics_arrival(self) -> seed_metrics.Arrival:
+        host = self.request.getfixturevalue("host")
+        expected = seed_metrics.expected_series(host, _INSTANCE, self.values.machine)
+        points = self._points()
+        return seed_metrics.Arrival(expected, {series: points.get(series) for series in expected}, 0.0)
 
     def all_cloudwatch(self) -> None:
         return None
@@ -421,8 +515,8 @@ def _check(test: str, folder: Path) -> str:
     return f"{Path(path).stem}::{plain}" + (f"[{own}]" if own else "")
 
 
-def _warm_up() -> None:
-    """Imports what every session needs, once."""
+def _warm_up(out: Path) -> None:
+    """Imports what every session needs, once: also the checks, as pytest does."""
     import importlib
 
     import testinfra.plugin  # noqa: F401
@@ -432,13 +526,20 @@ def _warm_up() -> None:
     for path in sorted((ROOT / "validator" / "probes").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         importlib.import_module(name)
+    _instance_types()
+    log = out / "collected.log"
+    with log.open("w") as file, contextlib.redirect_stdout(file):
+        status = pytest.main([*_OPTIONS, "--collect-only", "--hosts=local://", str(CHECKS)])
+    if status != 0:
+        raise SystemExit(f"pytest collects no checks: {log.read_text()[-2000:]}")
 
 
 def main(arguments: Sequence[str], parallel: int = 2) -> int:
     """Exit status 0: each session ended."""
     out, folders = Path(arguments[0]), [Path(folder).resolve() for folder in arguments[1:]]
     os.environ.update(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTEST_ADDOPTS="")
-    _warm_up()
+    _warm_up(out)
+    gc.freeze()  # a child's collector would copy every page of it
     running: dict[int, Path] = {}
     failed = 0
     for folder in [*folders, None]:
@@ -451,6 +552,7 @@ def main(arguments: Sequence[str], parallel: int = 2) -> int:
         pid = os.fork()
         if pid == 0:
             code = 1
+            gc.disable()  # a child ends after seconds
             try:
                 log = os.open(out / f"{folder.name}.log", os.O_WRONLY | os.O_CREAT)
                 os.dup2(log, 1)

@@ -28,6 +28,9 @@ _COLUMNS = {
     "compute_mode": "compute_mode",
     "clocks.applications.memory": "applications_clocks/mem_clock",
     "clocks.applications.graphics": "applications_clocks/graphics_clock",
+    "memory.used": "fb_memory_usage/used", "memory.free": "fb_memory_usage/free",
+    "utilization.gpu": "utilization/gpu_util", "utilization.memory": "utilization/memory_util",
+    "clocks.current.sm": "clocks/sm_clock", "clocks.current.memory": "clocks/mem_clock",
 }  # fmt: skip
 # Where a document has a value elsewhere: in that of older drivers, or the capture is of the column alone.
 _ELSEWHERE = {
@@ -55,10 +58,11 @@ _GROUP = frozenset(
         "jobs",
         "cluster",
         "metrics",
+        "compute",
     ]
 )
 _GPU_FOLDERS = ("/sys/bus/pci/devices", "/proc/driver/nvidia/gpus")
-_TOP = frozenset(["machine", "shows", "system", "sources", "values", "plan", "composed"])
+_TOP = frozenset(["machine", "shows", "system", "sources", "values", "plan", "composed", "only"])
 # Beside the transcripts: named groups of what every machine of a kind has. They count as composed.
 COMPOSED = "composed.yml"
 
@@ -78,7 +82,7 @@ class Output:
 
 @dataclass
 class Values:
-    """machine: the instance type. plan: sections of the plan for it.
+    """machine: the instance type. plan: sections of the plan for it. only: the checks that it is about; none: all.
 
     origins: each value that the machine shows → whether it is composed; a later group overrides an earlier one.
     """
@@ -102,6 +106,8 @@ class Values:
     jobs: dict[str, str] = field(default_factory=dict)
     cluster: dict[str, Any] = field(default_factory=dict)
     metrics: list[Mapping[str, Any]] = field(default_factory=list)
+    compute: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
     sources: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: dict[str, bool] = field(default_factory=dict)
 
@@ -267,7 +273,7 @@ def load(folder: Path) -> Values:
         raise TranscriptError(f"{path}: expected machine, shows, sources, values; allowed: {', '.join(sorted(_TOP))}")
     values = Values(
         document["machine"], document["shows"], document.get("system", {}), document.get("plan", {}),
-        sources=document["sources"],
+        sources=document["sources"], only=tuple(document.get("only", ())),
     )  # fmt: skip
     made = _Made(values)
     named = document.get("composed", [])
@@ -317,6 +323,7 @@ class _Made:
         values.jobs.update(group.get("jobs", {}))
         values.cluster.update(group.get("cluster", {}))
         values.metrics += group.get("metrics", ())
+        values.compute.update(group.get("compute", {}))
         for unit, state in group.get("units", {}).items():
             values.units.setdefault(unit, {}).update({key: str(value) for key, value in state.items()})
         for row in group.get("pci", ()):
@@ -508,6 +515,7 @@ def _subjects(group: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"job {name}" for name in group.get("jobs", ()))
     yield from (f"cluster {name}" for name in group.get("cluster", ()))
     yield from (f"metrics {row['dimensions']}" for row in group.get("metrics", ()))
+    yield from (f"compute {place}" for place in group.get("compute", ()))
     yield from (f"/sys/bus/pci/devices/{row.split()[0]}" for row in group.get("pci", ()))
     yield from (f"/sys/class/infiniband/{name}" for name in group.get("rdma", ()))
     if "held" in group:

@@ -180,3 +180,16 @@ def test_mistakes_of_a_transcript(
 ) -> None:
     with pytest.raises(transcript_values.TranscriptError, match=message):
         make(**changed)
+
+
+def test_what_cuda_showed_has_an_origin_of_its_own(make: Callable[..., transcript.Transcript]) -> None:
+    shown = {"uuids": ["1"], "nodes": ["/dev/nvidia0"]}
+    values = make(
+        {"from": "capture", "compute": {"container": shown}},
+        {"from": "made", "compute": {"container after daemon-reload": shown | {"uuids": []}}},
+        only=["container_toolkit::test_container_keeps_its_gpus"],
+    ).values
+    assert values.compute["container after daemon-reload"]["uuids"] == []
+    assert values.origins["compute container"] is False
+    assert values.origins["compute container after daemon-reload"] is True
+    assert values.only == ("container_toolkit::test_container_keeps_its_gpus",)
