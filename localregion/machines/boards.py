@@ -11,6 +11,7 @@ them and create the device nodes. A sandbox has plain files instead.
 
 from __future__ import annotations
 
+import functools
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,10 +70,20 @@ def planned_architecture(instance_type: str, facts: Path = _FACTS) -> str:
 
 
 def _load(instance_type: str, facts: Path) -> Mapping[str, Any]:
+    return _document(facts).get("instance_types", {}).get(instance_type) or {}
+
+
+def _document(facts: Path) -> Mapping[str, Any]:
+    found = facts.stat()
+    return _read(facts, found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(facts: Path, _changed: int, _size: int) -> Mapping[str, Any]:
+    """The facts as they are at this time, by libyaml where PyYAML has it."""
     import yaml
 
-    document = yaml.safe_load(facts.read_text(encoding="utf-8")) or {}
-    return document.get("instance_types", {}).get(instance_type) or {}
+    return yaml.load(facts.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
 
 
 def boards_of(instance_id: str, instance_type: str, facts: Path = _FACTS) -> tuple[Board, ...]:
@@ -219,9 +230,7 @@ class Devices:
 
 def devices_of(instance_type: str, facts: Path = _FACTS) -> Devices:
     """The devices of an instance type in the facts; no devices for an unknown type."""
-    import yaml
-
-    document = yaml.safe_load(facts.read_text(encoding="utf-8")) or {}
+    document = _document(facts)
     row = document.get("instance_types", {}).get(instance_type)
     if row is None:
         return Devices()
