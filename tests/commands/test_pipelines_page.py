@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from gpu_ami import cli
+from tests import forked_pytest
 from tests.observe import foreign_images as foreign
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,7 @@ def test_packer_proves_the_image_of_its_manifest(tmp_path: Path) -> None:
     (tmp_path / "image.pkr.hcl").write_text(template % block)
     environment = recorder(tmp_path / "bin")
     command = ["packer", "build", "-color=false", "image.pkr.hcl"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = forked_pytest.run(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout[-1500:]
     (arguments,) = recorded(tmp_path / "bin")
     assert cli.make_parser().parse_args(arguments).manifest == Path("packer-manifest.json")
@@ -98,12 +99,12 @@ def test_checks_run_as_the_plugin_starts_them(tmp_path: Path) -> None:
     options = shlex.split(export)[1].partition("=")[2].replace("$PWD", str(tmp_path))
     (tmp_path / "key").write_text("")
     command = [
-        sys.executable, "-m", "pytest", "--hosts=ssh://admin@127.0.0.1:9", f"--ssh-identity-file={tmp_path / 'key'}",
+        "--hosts=ssh://admin@127.0.0.1:9", f"--ssh-identity-file={tmp_path / 'key'}",
         '--ssh-extra-args="-o StrictHostKeyChecking=no"', "-m", "not live", "--sudo", "-vv", "--collect-only",
         str(ROOT / "validator" / "checks" / "compute.py"),
     ]  # fmt: skip
     environment = {**os.environ, "PYTEST_ADDOPTS": options, "PYTEST_PLUGINS": ""}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = forked_pytest.run(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
     assert "test_one_gpu_computes_right" in done.stdout
 

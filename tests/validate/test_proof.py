@@ -5,8 +5,6 @@ What pytest itself prints, read while it runs.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -24,6 +22,7 @@ from gpu_ami.validate.machines.restarts import RESTARTS
 from gpu_ami.validate.proof import IMAGE_FILES, CheckOutput, ProofOptions, check_files
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
+from tests import forked_pytest
 from tests.validate.scripted_proof import TYPES, Ec2, a_plain_proof, a_proof, prove_ami, wait_for
 from validator.results import HostResults
 
@@ -179,8 +178,8 @@ def test_deselected(): pass
 @pytest.mark.slow
 def test_counts_are_pytests_own(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(_CHECKS)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-vv", "-k", "not deselected", str(tmp_path)]
-    output = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False).stdout
+    options = ["-p", "no:cacheprovider", "-vv", "-k", "not deselected", str(tmp_path)]
+    output = forked_pytest.run(options, cwd=tmp_path).stdout
     read = CheckOutput()
     for line in output.splitlines():
         read.line(line)

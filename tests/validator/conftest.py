@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked_pytest
 from tests.onhost.conftest import fake_libcuda  # noqa: F401  (a fixture)
 from validator.observe import Observe
 from validator.results import CheckRecord, RunningCheck
@@ -187,12 +187,12 @@ def run(sshd: Sshd, tmp_path: Path) -> Run:
         results = tmp_path / "checks.json"
         root = file if file.is_dir() else file.parent
         command = [
-            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "-rA",
-            "--tb=line", f"--ssh-identity-file={sshd.key}", f"--results={results}",
+            "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "-rA", "--tb=line",
+            f"--ssh-identity-file={sshd.key}", f"--results={results}",
             f"--rootdir={root}", f"--hosts=ssh://{sshd.target().user}@{host}:{port}", *options, str(file),
         ]  # fmt: skip
         started = time.monotonic()
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        done = forked_pytest.run(command, timeout=60)
         seconds = time.monotonic() - started
         assert results.exists(), done.stdout + done.stderr
         return Outcome(done.stdout, json.loads(results.read_text()), seconds)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked_pytest
 from tests.validator.conftest import LOOKS, Run
 
 
@@ -72,10 +73,7 @@ def test_start_loads_only_what_every_run_needs() -> None:
 def test_a_named_file_of_checks_is_collected_once() -> None:
     """pytest collects a file that the command line names by itself, whatever its name is."""
     options = ("-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "--collect-only", "--hosts=local://")
-    listed = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "validator/checks/compute.py"],
-        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
-    ).stdout.splitlines()  # fmt: skip
+    listed = forked_pytest.run([*options, "validator/checks/compute.py"]).stdout.splitlines()
     tests = [line for line in listed if "::" in line]
     assert tests
     assert len(tests) == len(set(tests))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forked_pytest
 from tests.validator.conftest import LOOKS, Run, folder_of
 
 pytestmark = pytest.mark.slow  # they start pytest
-ROOT = Path(__file__).resolve().parents[2]
 CHECKS = """
 import pytest
 pytestmark = pytest.mark.planned("efa")
@@ -65,12 +63,11 @@ def test_unplanned_checks_are_deselected(tmp_path: Path, sections: dict[str, Any
         plan = {"schema": "gpu-ami/plan/1"} | sections
         (tmp_path / "plan.json").write_text(json.dumps(plan))
         options = [f"--plan={tmp_path / 'plan.json'}"]
-    done = subprocess.run(
+    done = forked_pytest.run(
         [
-            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
+            "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
             f"--rootdir={tmp_path}", "--hosts=ssh://nobody@127.0.0.1:9", *options, str(tmp_path / "test_given.py"),
-        ],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        ]
     )  # fmt: skip
     names = {line.rpartition("::")[2].partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
     assert names == collected, done.stdout + done.stderr
@@ -85,12 +82,11 @@ def test_every_plan_has_one_drill(tmp_path: Path, section: str, drills: set[str]
     """Also that of machines without accelerators: `gpu-ami fleet prove` proves nothing without one."""
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", section: {"version": "1"}, "event_parser": {}}))
-    done = subprocess.run(
+    done = forked_pytest.run(
         [
-            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
+            "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
             "--hosts=ssh://nobody@127.0.0.1:9", f"--plan={plan}", "validator/checks",
-        ],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        ]
     )  # fmt: skip
     found = {
         Path(line.partition("::")[0]).stem for line in done.stdout.splitlines() if "::test_drill_is_labelled" in line
@@ -196,12 +192,11 @@ def test_the_raw_log_of_a_neuron_machine_is_judged_after_its_drill(tmp_path: Pat
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", "neuron": {"version": "1"}, "event_parser": {}}))
     names = ("logs", "neuron_error", "system", "xid")
-    done = subprocess.run(
+    done = forked_pytest.run(
         [
-            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
+            "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
             "--hosts=ssh://nobody@127.0.0.1:9", f"--plan={plan}", *(f"validator/checks/{name}.py" for name in names),
-        ],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        ]
     )  # fmt: skip
     listed = list(dict.fromkeys(line for line in done.stdout.splitlines() if "::" in line))
     after = listed[max(n for n, line in enumerate(listed) if "/xid.py" in line or "/neuron_error.py" in line) + 1 :]

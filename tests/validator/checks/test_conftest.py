@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests import forked_pytest
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 def collect(*options: str) -> tuple[set[str], str]:
-    done = subprocess.run(
+    done = forked_pytest.run(
         [
-            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
+            "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
             "--hosts=ssh://nobody@127.0.0.1:9", *options, "validator/checks/xid.py", "validator/checks/hardware.py",
-        ],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        ]
     )  # fmt: skip
     lines = done.stdout.splitlines()
     return {line.rpartition("::")[2].partition("[")[0] for line in lines if "::" in line}, done.stdout + done.stderr

@@ -7,13 +7,13 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from tests import forked_pytest
 from validator.transport import image_files
 from validator.transport.image_files import Image, ImageUnusable
 
@@ -231,11 +231,10 @@ def run_checks(path: Path, folder: Path, source: str, *options: str) -> dict[str
     file, results = folder / "test_given.py", folder / "checks.json"
     file.write_text(source)
     command = [
-        sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", f"--rootdir={folder}",
+        "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", f"--rootdir={folder}",
         f"--hosts=image://{quote(str(path), safe='')}", f"--results={results}", *options, str(file),
     ]  # fmt: skip
-    env = os.environ | {"OUTSIDE": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = forked_pytest.run(command, env=os.environ | {"OUTSIDE": "1"})
     assert results.exists(), done.stdout + done.stderr
     document: dict[str, Any] = json.loads(results.read_text())
     return document
