@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.build.ansible import ansible_settings
 from gpu_ami.build.layering import included_roles
 from gpu_ami.process import run
 
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "1.38.0"
+# A start of Python for each host instead of one for each task.
+FEW_STARTS = dict(setting.split("=", 1) for setting in ansible_settings(slow_python=True))
 MOVED = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -89,7 +92,7 @@ def play(
     done = run(
         [*command, playbook],
         timeout=300,
-        env={"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        env={"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", **FEW_STARTS},
         check=False,
     )
     assert done.returncode == 2, done.stdout
