@@ -43,7 +43,7 @@ help:
 	@echo "make faults  inject faults into the image that make prove built;  make machine   the tests that boot machines"
 	@echo "make recipes build each recipe in a sandbox and judge its image's files (root); RECIPES=… some, BOOT=yes boots each, too"
 	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
-	@echo "make real    install Debian's real NVIDIA driver in a sandbox, judge the image's files, and boot it (root, network)"
+	@echo "make real    judge NVIDIA's own toolkit and libraries; install Debian's real NVIDIA driver in a sandbox, and boot it (root, network)"
 	@echo "make nodes   compile Kubernetes for the local region (network): EKS images then join a real cluster there (docs/nodes-eks.md)"
 	@echo "PACKER=PATH  with any of them: that Packer instead of Debian's 1.6.6 (docs/aws.md)"
 	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
@@ -119,7 +119,7 @@ roles: setup
 	$(VENV)/bin/python -m pytest -m "sandbox and not real" -s
 
 real: setup
-	$(VENV)/bin/python -m pytest -m real -s tests/roles
+	$(VENV)/bin/python -m pytest -m real -s tests/originals tests/roles
 
 # Kept by version in GPU_AMI_HOME; an interrupted run goes on where it ended. KUBERNETES=1.35: that version alone
 KUBERNETES ?=

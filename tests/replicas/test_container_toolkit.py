@@ -118,7 +118,8 @@ def test_without_gpus_nothing_is_written(
     toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolkit("specification"), "PROC", str(tmp_path / "nothing"))
-    assert toolkit("control").generate(Namespace(output=str(tmp_path / "run/nvidia.yaml"))) == 1
+    with pytest.raises(toolkit("log").Failure, match="failed to initialize NVML: ERROR_DRIVER_NOT_LOADED"):
+        toolkit("control").generate(Namespace(output=str(tmp_path / "run/nvidia.yaml")))
     assert not (tmp_path / "run").exists()
 
 

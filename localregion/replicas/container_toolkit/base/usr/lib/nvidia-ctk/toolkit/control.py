@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from typing import NoReturn
 
 from . import engines, log, registry, specification
 from .settings import PATH, Settings
@@ -11,10 +12,14 @@ DEFAULTS = "/usr/lib/nvidia-ctk/config.toml"
 
 
 def generate(options: argparse.Namespace) -> int:
+    if not specification.driver_version():
+        reason = "failed to construct device spec generators: failed to initialize NVML: ERROR_DRIVER_NOT_LOADED"
+        raise log.Failure("failed to generate CDI spec: failed to create device CDI specs: " + reason)
     found = specification.gpus()
     if not found:
-        log.log("error", "failed to generate CDI spec: failed to create device CDI specs: no devices found")
-        return 1
+        raise log.Failure(
+            'failed to write spec: invalid CDI Spec: failed add device "all": invalid device, empty device edits'
+        )
     text = specification.text_of(specification.specify(found))
     path = options.output or os.environ.get("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH")
     if path:
@@ -37,7 +42,10 @@ def list_devices(_options: argparse.Namespace) -> int:
 
 
 def configure(options: argparse.Namespace) -> int:
-    {"docker": engines.configure_docker, "containerd": engines.configure_containerd}[options.runtime](options)
+    known = {"docker": engines.configure_docker, "containerd": engines.configure_containerd}
+    if options.runtime not in known:
+        raise log.Failure("unrecognized runtime '%s'" % options.runtime)
+    known[options.runtime](options)
     log.log("info", "It is recommended that %s daemon be restarted." % options.runtime)
     return 0
 
@@ -53,11 +61,19 @@ def first_config(options: argparse.Namespace) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """The original ends with 1 where it cannot read its command line, and prints its help where no command is given."""
+
+    def error(self, message: str) -> NoReturn:
+        raise log.Failure(message)
+
+
 def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser(prog="nvidia-ctk")
+    whole = _Parser(prog="nvidia-ctk")
     whole.add_argument("--quiet", action="store_true")
-    commands = whole.add_subparsers(dest="command", required=True)
-    cdi = commands.add_parser("cdi").add_subparsers(dest="subcommand", required=True)
+    whole.set_defaults(run=lambda _: whole.print_help() or 0)
+    commands = whole.add_subparsers(dest="command")
+    cdi = commands.add_parser("cdi").add_subparsers(dest="subcommand")
     making = cdi.add_parser("generate")
     making.add_argument("--output")
     making.set_defaults(run=generate)
@@ -66,8 +82,8 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--config-file", default=PATH)
     first.add_argument("--in-place", action="store_true")
     first.set_defaults(run=first_config)
-    setting = commands.add_parser("runtime").add_subparsers(dest="subcommand", required=True).add_parser("configure")
-    setting.add_argument("--runtime", choices=["docker", "containerd"], default="docker")
+    setting = commands.add_parser("runtime").add_subparsers(dest="subcommand").add_parser("configure")
+    setting.add_argument("--runtime", default="docker")
     setting.add_argument("--config")
     setting.add_argument("--config-source", choices=["file", "command"], default="file")
     setting.add_argument("--drop-in-config")

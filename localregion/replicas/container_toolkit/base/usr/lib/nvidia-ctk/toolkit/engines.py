@@ -31,8 +31,11 @@ def write(path: str, text: str) -> None:
 
 def configure_docker(options: Namespace) -> None:
     path = options.config or DOCKER
+    text = read(path)
+    if text == "":
+        raise Failure("unable to load config for runtime docker: EOF")
     try:
-        settings = json.loads(read(path) or "{}")
+        settings = json.loads(text or "{}")
     except ValueError as error:
         raise Failure("unable to load config for runtime docker: %s" % error) from error
     settings.setdefault("runtimes", {})["nvidia"] = {"args": [], "path": os.path.basename(RUNTIME)}

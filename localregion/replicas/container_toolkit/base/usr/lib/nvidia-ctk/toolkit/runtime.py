@@ -70,6 +70,16 @@ def _automatic(names: list[str]) -> list[Table]:
     return [document["containerEdits"], *(devices[name] for name in names)]
 
 
+def asks_version(words: list[str]) -> bool:
+    """The original prints its own version, and then runs runc, which prints its own (internal/runtime/runtime.go)."""
+    return any(word.startswith("-") and word.partition("=")[0].lstrip("-") == "version" for word in words)
+
+
+def specification_of(version: str) -> str:
+    """The release of the runtime specification that a release was built with: 1.18.1 and 1.20.1 say so."""
+    return "1.3.0" if tuple(int(part) for part in version.split(".")[:2]) >= (1, 20) else "1.2.1"
+
+
 def bundle_of(words: list[str]) -> str | None:
     """The bundle's folder, if the command is `create` or `run`; None if not."""
     if not {"create", "run"} & set(words):
@@ -101,5 +111,7 @@ def main(words: list[str], version: str) -> NoReturn:
     folder = bundle_of(words)
     if folder is not None:
         modify(folder, tuple(int(part) for part in version.split(".")[:2]), settings)
+    if asks_version(words):
+        sys.stdout.write("\n")
     sys.stdout.flush()
     os.execv(program, [program, *words])

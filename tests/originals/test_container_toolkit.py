@@ -1,0 +1,265 @@
+# ruff: noqa: F811  (fixtures of another file)
+"""NVIDIA's own container toolkit, built from its Go module: the checks read it, and the replica is compared with it.
+
+`nvidia-ctk cdi generate` asks libnvidia-ml; libnvidia_ml.c beside this file has what it asks for, since NVIDIA's own
+answers with a driver alone. `make real` (root for device nodes, network; the build is kept by version).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_ami import process
+from localregion.mirror.table import REPLICAS
+from tests.originals import fetch
+from tests.replicas.conftest import machine  # noqa: F401
+from tests.replicas.test_container_toolkit import options, toolkit, written  # noqa: F401
+from tests.validator.checks.conftest import PLAN, Judge
+from validator.checks import container_toolkit as checks
+from validator.plan import as_plan
+from validator.probes import containers
+
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("root_user")]
+
+RELEASE = "1.20.1"  # which variables/locks/ecs-al2023-gpu.json plans
+DRIVER = "580.95.05"
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+REPLICA = REPLICAS / "container_toolkit/base/usr"
+# Of the original alone. They change what a container sees of the host, not which GPUs it has.
+HOOKS_OF_THE_ORIGINAL = {
+    "apply-cuda-memory-limits", "disable-device-node-modification", "enable-cuda-compat", "update-application-profile",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """The programs, and the root with a driver's libraries and device nodes."""
+
+    folder: Path
+    root: Path
+
+    def run(self, program: str, *words: str, gpus: int = 2, path: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {"NVML_GPUS": str(gpus), "PATH": f"{path}{self.folder}:{os.environ['PATH']}"}
+        words = (str(self.folder / program), *words)
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, check=False)
+
+    def generate(self, output: Path, gpus: int = 2) -> subprocess.CompletedProcess[str]:
+        places = [f"--driver-root={self.root}", f"--dev-root={self.root}"]
+        hook = "--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook"
+        return self.run("nvidia-ctk", "cdi", "generate", *places, hook, f"--output={output}", gpus=gpus)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
+    folder, root = fetch.toolkit(RELEASE), tmp_path_factory.mktemp("driver")
+    for name in (LIBRARIES, "dev"):
+        (root / name).mkdir(parents=True)
+    source = Path(__file__).with_name("libnvidia_ml.c")
+    for name, text in {"libnvidia-ml": source, "libcuda": Path("/dev/null")}.items():
+        library = root / LIBRARIES / f"{name}.so.{DRIVER}"
+        words = ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", f'-DDRIVER="{DRIVER}"', f"-Wl,-soname,{name}.so.1"]
+        process.run([*words, "-o", str(library), "-x", "c", str(text)], timeout=60)
+        library.with_name(f"{name}.so.1").symlink_to(library.name)
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
+        os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    return Toolkit(folder, root)
+
+
+def replica(*words: str, program: str = "nvidia-ctk", path: str = "") -> subprocess.CompletedProcess[str]:
+    text = (REPLICA / "bin" / program).read_text(encoding="utf-8").replace("@VERSION@", RELEASE)
+    text = text.replace("/usr/lib/nvidia-ctk", str(REPLICA / "lib/nvidia-ctk"))
+    environment = {"PATH": f"{path}{os.environ['PATH']}"}
+    words = (sys.executable, "-c", text, *words)
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, check=False)
+
+
+def anonymous(text: str) -> str:
+    """Without commit and time."""
+    return re.sub(r"commit: \S+", "commit: #", re.sub(r'time="[^"]*"', "time=#", text))
+
+
+@pytest.fixture
+def runc(tmp_path: Path) -> str:
+    """The beginning of a PATH with a runc that says its version."""
+    folder = tmp_path / "runc-bin"
+    folder.mkdir()
+    (folder / "runc").write_text("#!/bin/sh\necho runc version 1.1.5+ds1\n", encoding="utf-8")
+    (folder / "runc").chmod(0o755)
+    return f"{folder}:"
+
+
+@pytest.mark.parametrize("program", ["nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime"])
+def test_programs_say_their_version(original: Toolkit, runc: str, program: str) -> None:
+    real, ours = original.run(program, "--version", path=runc), replica("--version", program=program, path=runc)
+    print(f"\n{real.stdout}")
+    assert (anonymous(ours.stdout), ours.returncode) == (anonymous(real.stdout), real.returncode)
+
+
+def test_runtime_without_runc_fails(original: Toolkit) -> None:
+    real, ours = (
+        original.run("nvidia-container-runtime", "--version"),
+        replica("--version", program="nvidia-container-runtime"),
+    )
+    print(f"\n{real.returncode} {real.stderr}")
+    assert (anonymous(ours.stdout), ours.returncode) == (anonymous(real.stdout), real.returncode)
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("cdi",), ("cdi", "generate", "--no-such"), ("runtime", "configure", "--runtime=x")]
+)
+def test_mistakes_end_with_the_same_status(original: Toolkit, words: tuple[str, ...]) -> None:
+    real, ours = original.run("nvidia-ctk", *words), replica(*words)
+    assert ours.returncode == real.returncode
+    assert bool(ours.stdout) == bool(real.stdout) or words[:2] == ("cdi", "generate"), "the original adds its help"
+
+
+def test_specification_has_the_original_s_devices(
+    original: Toolkit,
+    toolkit: Callable[[str], Any],
+    tmp_path: Path,
+) -> None:
+    output = tmp_path / "original" / "nvidia.yaml"
+    done = original.generate(output)
+    assert done.returncode == 0, done.stderr
+    real = yaml.safe_load(output.read_text(encoding="utf-8"))
+    ours = yaml.safe_load((written(toolkit, tmp_path) / "nvidia.yaml").read_text(encoding="utf-8"))
+    assert ours["cdiVersion"] == real["cdiVersion"] and ours["kind"] == real["kind"]
+
+    def devices(document: dict[str, Any]) -> dict[str, list[str]]:
+        rows = document["devices"]
+        return {row["name"]: [Path(node["path"]).name for node in row["containerEdits"]["deviceNodes"]] for row in rows}
+
+    assert devices(ours) == devices(real)
+    assert [row["name"] for row in ours["devices"]].count("all") == 1
+    common = real["containerEdits"]
+    assert "NVIDIA_VISIBLE_DEVICES=void" in common["env"]
+    mounts = {Path(mount["containerPath"]).name for mount in common["mounts"]}
+    assert f"libcuda.so.{DRIVER}" in mounts and f"libnvidia-ml.so.{DRIVER}" in mounts
+    hooks = [hook["args"][1] for hook in common["hooks"]]
+    hooks += [hook["args"][1] for row in real["devices"] for hook in row["containerEdits"].get("hooks", ())]
+    assert set(hooks) - HOOKS_OF_THE_ORIGINAL == {hook["args"][1] for hook in ours["containerEdits"]["hooks"]}
+
+
+def test_without_a_gpu_nothing_is_written(
+    original: Toolkit,
+    toolkit: Callable[[str], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = original.generate(tmp_path / "none.yaml", gpus=0)
+    message = re.findall(r'level=error msg="(.*)"$', done.stderr, re.MULTILINE)[-1].replace('\\"', '"')
+    assert done.returncode == 1 and not (tmp_path / "none.yaml").exists()
+    monkeypatch.setattr(toolkit("specification"), "gpus", list)
+    with pytest.raises(toolkit("log").Failure) as failure:
+        toolkit("control").generate(Namespace(output=str(tmp_path / "ours.yaml")))
+    assert str(failure.value) == message
+
+
+def test_without_a_driver_the_error_is_nvml_s(original: Toolkit, tmp_path: Path) -> None:
+    places = [f"--driver-root={tmp_path}", f"--output={tmp_path}/none.yaml"]
+    real, ours = original.run("nvidia-ctk", "cdi", "generate", *places), replica("cdi", "generate")
+    pattern = r'level=error msg="(.*failed to initialize NVML: )ERROR_\w+"'
+    assert (ours.returncode, re.findall(pattern, ours.stderr)) == (1, re.findall(pattern, real.stderr))
+    assert real.returncode == 1
+
+
+def test_defaults_are_the_original_s(original: Toolkit, tmp_path: Path) -> None:
+    real = tomllib.loads(original.run("nvidia-ctk", "config", f"--config-file={tmp_path}/none.toml").stdout)
+    assert tomllib.loads((REPLICA / "lib/nvidia-ctk/config.toml").read_text(encoding="utf-8")) == real
+
+
+def test_an_empty_file_stops_both(original: Toolkit, toolkit: Callable[[str], Any], tmp_path: Path) -> None:
+    """dockerd takes it for no configuration; role container_toolkit writes an object before."""
+    empty = tmp_path / "daemon.json"
+    empty.touch()
+    done = original.run("nvidia-ctk", "runtime", "configure", "--runtime=docker", f"--config={empty}")
+    with pytest.raises(toolkit("log").Failure) as failure:
+        toolkit("engines").configure_docker(options(config=str(empty)))
+    assert done.returncode == 1 and f'msg="{failure.value}"' in done.stderr
+
+
+@pytest.mark.parametrize("before", ["{}", '{"log-driver": "journald", "runtimes": {"crun": {"path": "crun"}}}'])
+def test_docker_s_settings_are_the_original_s(
+    original: Toolkit,
+    toolkit: Callable[[str], Any],
+    tmp_path: Path,
+    before: str,
+) -> None:
+    files = [tmp_path / name for name in ("original.json", "ours.json")]
+    for file in files:
+        file.write_text(before, encoding="utf-8")
+    words = ["runtime", "configure", "--runtime=docker", "--cdi.enabled", f"--config={files[0]}"]
+    assert original.run("nvidia-ctk", *words).returncode == 0
+    toolkit("engines").configure_docker(options(config=str(files[1])))
+    real = files[0].read_text(encoding="utf-8")
+    assert json.loads(files[1].read_text(encoding="utf-8")) == json.loads(real)
+    assert checks.docker_runtime(real) == "nvidia-container-runtime"
+
+
+@pytest.mark.parametrize("before", ["version = 2\n", 'version = 2\nroot = "/var/lib/containerd"\n', "version = 3\n"])
+def test_containerd_s_settings_are_the_original_s(
+    original: Toolkit,
+    toolkit: Callable[[str], Any],
+    tmp_path: Path,
+    before: str,
+) -> None:
+    folders = [tmp_path / name for name in ("original", "ours")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "config.toml").write_text(before, encoding="utf-8")
+    places = [[f"{folder}/config.toml", f"{folder}/conf.d/99-nvidia.toml"] for folder in folders]
+    words = ["runtime", "configure", "--runtime=containerd", "--cdi.enabled", "--config-source=file"]
+    done = original.run("nvidia-ctk", *words, f"--config={places[0][0]}", f"--drop-in-config={places[0][1]}")
+    assert done.returncode == 0, done.stderr
+    toolkit("engines").configure_containerd(options(config=places[1][0], drop_in_config=places[1][1]))
+    real, ours = ([tomllib.loads(Path(name).read_text(encoding="utf-8")) for name in names] for names in places)
+    assert ours[1] == real[1]
+    assert ours[0] | {"imports": []} == real[0] | {"imports": []}
+    assert containers.read_config(Path(places[0][1]).read_text(encoding="utf-8")).cdi is True
+
+
+def test_checks_accept_the_original(original: Toolkit, judge: Judge, tmp_path: Path, runc: str) -> None:
+    folder = tmp_path / "cdi"
+    assert original.generate(folder / "nvidia.yaml").returncode == 0
+    listed = original.run("nvidia-ctk", "cdi", "list", f"--spec-dir={folder}")
+    version = original.run("nvidia-ctk", "--version")
+    daemon = tmp_path / "daemon.json"
+    daemon.write_text("{}", encoding="utf-8")
+    original.run("nvidia-ctk", "runtime", "configure", "--cdi.enabled", f"--config={daemon}")
+    script = {
+        "nvidia-ctk --version": (version.returncode, version.stdout, version.stderr),
+        "nvidia-ctk cdi list": (listed.returncode, listed.stdout, listed.stderr),
+        "cat /etc/docker/daemon.json": daemon.read_text(encoding="utf-8"),
+        "test -x *": "",
+        "for f in *": f"{(folder / 'nvidia.yaml').read_text(encoding='utf-8')}\n---\n",
+        "ls -d -- *": lambda command: "\n".join(word for word in command.split()[3:] if Path(word).exists()),
+    }
+    section = {"version": RELEASE, "runtime": "docker", "cdi": True}
+    plan = as_plan(PLAN | {"container_toolkit": section})
+    for check in (
+        checks.test_toolkit_is_the_planned_version, checks.test_runtime_knows_the_toolkit,
+        checks.test_default_runtime_is_the_planned_one, checks.test_runtime_reads_cdi,
+        checks.test_cdi_lists_every_gpu, checks.test_device_nodes_are_there,
+    ):  # fmt: skip
+        judged = judge(check, script, plan=plan)
+        print(f"\n{check.__name__}: {judged.verdict} {judged.message} {judged.check.observed}")
+        assert (judged.verdict, judged.message) == ("PASS", "")
+    shown = original.run("nvidia-container-runtime", "--version", path=runc).stdout
+    defaults = original.run("nvidia-ctk", "config", f"--config-file={tmp_path}/none.toml").stdout
+    runtime = containers.read_runtime(shown, defaults)
+    assert runtime == containers.Runtime((1, 20), "auto", is_replica=False)
+    assert runtime.mode_of(qualified=False) == "jit-cdi"
