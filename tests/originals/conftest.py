@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.originals import fetch
 from tests.scripted_host import Reply
 from tests.validator.checks.conftest import judge  # noqa: F401  (a fixture)
 
@@ -52,5 +53,6 @@ def quoted(*words: str | Path) -> str:
 
 @pytest.fixture(scope="session")
 def root_user() -> None:
+    fetch.root()
     if os.geteuid() != 0:
         pytest.skip("mount namespaces need root")

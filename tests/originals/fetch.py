@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -43,8 +44,8 @@ def toolkit(version: str) -> Path:
     """
 
     def fill(folder: Path, work: Path) -> None:
-        go = programs.go_toolchain(_root() / "go")
-        environment = programs.go_environment(go, _root() / "go") | {"CGO_ENABLED": "1", "PATH": os.environ["PATH"]}
+        go = programs.go_toolchain(root() / "go")
+        environment = programs.go_environment(go, root() / "go") | {"CGO_ENABLED": "1", "PATH": os.environ["PATH"]}
         module = work / "module"
         module.mkdir()
         (module / "go.mod").write_text("module originals\n", encoding="utf-8")
@@ -75,17 +76,19 @@ def toolkit(version: str) -> Path:
     return _kept(f"nvidia-container-toolkit-{version}", fill)
 
 
-def _root() -> Path:
+@functools.cache
+def root() -> Path:
+    """Where they are kept. First asked before a test has a home of its own (fixture root_user)."""
     folder = home_dir() / "originals"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def _kept(name: str, fill: object) -> Path:
-    place = _root() / name
-    with locked(_root() / f".{name}.lock"):
+    place = root() / name
+    with locked(root() / f".{name}.lock"):
         if not place.is_dir():
-            with tempfile.TemporaryDirectory(dir=_root(), prefix=f".{name}-") as temporary:
+            with tempfile.TemporaryDirectory(dir=root(), prefix=f".{name}-") as temporary:
                 fresh, work = Path(temporary) / "folder", Path(temporary) / "work"
                 fresh.mkdir()
                 work.mkdir()
