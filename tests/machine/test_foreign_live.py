@@ -2,10 +2,12 @@
 
     pytest -m machine -s tests/machine/test_foreign_live.py
 
-Packer builds two images in the local region with tests/machine/foreign/: a plain template and a shell script that
-installs the vendors' packages, the team's own units and its agent's configuration. The careful one must be healthy. The
-careless one captures no Xid, loads no nvidia-uvm, so that CUDA is dead, and has the build's keys and logs. The builder
-is a sandbox; the images are booted. GPU_AMI_FOREIGN_OUT names a folder that keeps the proofs.
+Packer builds images in the local region with tests/machine/foreign/: a plain template and shell scripts that install
+the vendors' packages, the team's own units and its agent's configuration. The careful one must be healthy. The careless
+one captures no Xid, loads no nvidia-uvm, so that CUDA is dead, and has the build's keys and logs. The others have
+Debian's own driver, a driver of no package, a fabric manager of another version, and no module of the driver. The
+builder is a sandbox; the careful image, the careless one and that of the installer are booted, of the others the files
+are judged. GPU_AMI_FOREIGN_OUT names a folder that keeps the images' manifests and the proofs.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +30,68 @@ from gpu_ami.files import home_dir, read_json
 
 pytestmark = pytest.mark.machine
 ROOT = Path(__file__).parents[2]
-TEMPLATE = Path(__file__).with_name("foreign") / "image.pkr.hcl"
+FOLDER = Path(__file__).with_name("foreign")
 MIRROR = "http://169.254.169.252"  # docs/local-region.md, addresses
 MOST_UNPROVEN = 40
+PLANS = ("debian12-gpu", "debian12-distribution")  # the mirror serves what these need
+# Kind → the scripts that the template runs.
+KINDS = {
+    "careful": ("nvidia_repository.sh", "agent.sh", "install.sh", "cleanup.sh"),
+    "careless": ("nvidia_repository.sh", "agent.sh", "install.sh"),
+    "distribution": ("agent.sh", "distribution_driver.sh", "cleanup.sh"),
+    "installer": ("nvidia_repository.sh", "agent.sh", "installer.sh", "cleanup.sh"),
+    "fabric-manager": ("nvidia_repository.sh", "other_fabric_manager.sh", "cleanup.sh"),
+    "no-module": ("nvidia_repository.sh", "without_headers.sh", "cleanup.sh"),
+}
 # Checks that must fail on the careless image; its other checks pass.
 CARELESS = {
     "compute::test_cuda_starts", "device_nodes::test_device_nodes_are_there", "device_nodes::test_uvm_module_is_loaded",
     "hygiene::test_no_builder_logs", "hygiene::test_no_package_cache", "hygiene::test_no_private_key_of_the_build",
     "image::test_no_host_keys",
     "image::test_no_log", "observed::test_an_xid_arrives_where_kernel_lines_are_sent",
+}  # fmt: skip
+# The image of the installer sends no kernel line anywhere, and its agent nothing.
+WITHOUT_CAPTURE = {"observed::test_an_xid_arrives_where_kernel_lines_are_sent"}
+VERDICTS = ("PASS", "FAIL", "UNPROVEN", "ERROR")
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the files of an image show. failed: checks of `validate --root`, and no others."""
+
+    driver: str
+    findings: frozenset[str]
+    others: frozenset[str]  # findings that it must not have
+    failed: frozenset[str] = frozenset()
+
+
+JUDGED_BY_FILES = {
+    "distribution": Files(
+        "535.309.01",
+        frozenset({"xid-capture", "not-held"}),
+        frozenset({"module-missing", "sources-differ", "no-package", "nouveau", "no-gpu-metrics"}),
+    ),
+    "installer": Files(
+        "580.178.04",
+        frozenset({"no-package", "agent-unconfigured", "xid-capture"}),
+        frozenset({"not-held", "module-missing", "sources-differ", "nouveau", "no-uvm", "dkms"}),
+        failed=frozenset({"image::test_no_log"}),  # the installer's
+    ),
+    "fabric-manager": Files(
+        "580.178.04",
+        frozenset({"fabric_manager-version", "no-agent", "xid-capture"}),
+        frozenset({"not-held", "module-missing", "sources-differ"}),
+        failed=frozenset({"fabric_manager::test_fabric_manager_is_of_the_driver_s_version"}),
+    ),
+    "no-module": Files(
+        "580.178.04",
+        frozenset({"module-missing", "no-agent", "xid-capture"}),
+        frozenset({"not-held", "sources-differ", "no-package"}),
+        failed=frozenset({
+            "device_nodes::test_uvm_module_is_on_disk_for_every_kernel",
+            "nvidia_driver::test_module_on_disk_is_the_planned_one",
+        }),
+    ),
 }  # fmt: skip
 
 
@@ -48,9 +104,10 @@ def gpu_ami(*words: str, codes: tuple[int, ...] = (0,)) -> str:
 
 
 @contextmanager
-def region(plan: Path) -> Iterator[dict[str, Any]]:
-    """The local region with a plan's packages and source AMI, for Packer by hand."""
-    command = [str(Path(sys.executable).with_name("gpu-ami")), "region", "up", "--plan", str(plan)]
+def region(*plans: Path) -> Iterator[dict[str, Any]]:
+    """The local region with the packages and source AMIs of plans, for Packer by hand."""
+    named = [word for plan in plans for word in ("--plan", str(plan))]
+    command = [str(Path(sys.executable).with_name("gpu-ami")), "region", "up", *named]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up:
         try:
             assert up.stdout
@@ -71,12 +128,13 @@ def build(kind: str, up: dict[str, Any], out: Path) -> Path:
     values = {
         "endpoint": up["endpoint"], "source_ami": source["ImageId"], "subnet_id": up["subnet_id"],
         "security_group_id": up["security_group_ids"][0], "mirror": MIRROR, "kind": kind, "manifest": str(manifest),
+        "scripts": [str(FOLDER / name) for name in KINDS[kind]],
         "run_tags": {"gpu-ami:machine": "sandbox"},
     }  # fmt: skip
     file = out / f"{kind}.pkrvars.json"
     file.write_text(json.dumps(values))
     done = subprocess.run(
-        ["packer", "build", "-color=false", f"-var-file={file}", str(TEMPLATE)],
+        ["packer", "build", "-color=false", f"-var-file={file}", str(FOLDER / "image.pkr.hcl")],
         capture_output=True, text=True, check=False, cwd=out,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
@@ -86,12 +144,21 @@ def build(kind: str, up: dict[str, Any], out: Path) -> Path:
 @pytest.fixture(scope="module")
 def manifests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     out = Path(os.environ.get("GPU_AMI_FOREIGN_OUT") or tmp_path_factory.mktemp("foreign")).resolve()
-    kept = {kind: out / f"manifest-{kind}.json" for kind in ("careful", "careless")}
-    if all(path.is_file() for path in kept.values()):
-        return kept
-    gpu_ami("plan", str(ROOT / "variables" / "recipes" / "debian12-gpu.yml"), "-o", str(out / "packages"))
-    with region(out / "packages" / "plan.json") as up:
-        return {kind: build(kind, up, out) for kind in kept}
+    kept = {kind: out / f"manifest-{kind}.json" for kind in KINDS}
+    missing = [kind for kind, path in kept.items() if not path.is_file()]
+    if missing:
+        for name in PLANS:
+            gpu_ami("plan", str(ROOT / "variables" / "recipes" / f"{name}.yml"), "-o", str(out / name))
+        with region(*(out / name / "plan.json" for name in PLANS)) as up:
+            for kind in missing:
+                build(kind, up, out)
+    return kept
+
+
+def disk(manifest: Path) -> Path:
+    """The raw disk of the image that a manifest names."""
+    (*_, built) = (read_json(manifest) or {})["builds"]
+    return home_dir() / "images" / str(built["artifact_id"]).partition(":")[2] / "disk.raw"
 
 
 def proven(manifest: Path, *, codes: tuple[int, ...]) -> tuple[dict[str, Any], dict[str, list[str]]]:
@@ -139,3 +206,28 @@ def test_a_careless_image_fails_where_it_is_wrong(manifests: dict[str, Path]) ->
     assert failed == CARELESS
     assert len(verdicts.get("UNPROVEN", [])) <= MOST_UNPROVEN
     assert {row["name"]: row["verdict"] for row in report["tiers"]}["T2"] == "FAIL"
+
+
+@pytest.mark.parametrize("kind", JUDGED_BY_FILES)
+def test_files_show_what_is_wrong(kind: str, manifests: dict[str, Path], tmp_path: Path) -> None:
+    expected = JUDGED_BY_FILES[kind]
+    read = json.loads(gpu_ami("observe", "--json", "--manifest", str(manifests[kind]), "-o", str(tmp_path / "read")))
+    versions = {one["name"]: one["version"] for one in read["components"]}
+    assert versions["nvidia_driver"] == expected.driver
+    ids = {one["id"] for one in read["findings"]}
+    assert expected.findings <= ids
+    assert not expected.others & ids
+
+    gpu_ami("validate", str(tmp_path / "read"), "--root", str(disk(manifests[kind])), codes=(0, 1, 7))
+    (host,) = (read_json(tmp_path / "read" / "report.json") or {})["hosts"]
+    by_verdict = {verdict: {one["id"] for one in host["checks"] if one["verdict"] == verdict} for verdict in VERDICTS}
+    assert by_verdict["FAIL"] == expected.failed
+    assert not by_verdict["ERROR"]
+    assert len(by_verdict["UNPROVEN"]) <= MOST_UNPROVEN
+
+
+def test_a_driver_of_no_package_computes(manifests: dict[str, Path]) -> None:
+    report, verdicts = proven(manifests["installer"], codes=(1,))
+    assert {check.partition("@")[0] for check in verdicts["FAIL"]} == WITHOUT_CAPTURE
+    assert len(verdicts.get("UNPROVEN", [])) <= MOST_UNPROVEN
+    assert {row["name"]: row["verdict"] for row in report["tiers"]}["T3"] == "PASS"

@@ -62,7 +62,7 @@ def test_uvm_module_is_loaded(host: Any, plan: PlanDocument, observe: Observe) -
 def test_device_nodes_are_there(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The nodes that CUDA and containers open exist after a boot, with the modes that their users need.
 
-    An image as found may leave them to nvidia-modprobe, which libcuda starts; those of MIG are then for MIG alone.
+    An image as found may leave them to nvidia-modprobe, which libcuda starts, and those of MIG to whoever uses it.
     """
     require_driver(host)
     if _on_demand(host, plan, observe):
@@ -72,7 +72,9 @@ def test_device_nodes_are_there(host: Any, plan: PlanDocument, observe: Observe)
     expected = dict.fromkeys(_SHARED, 0o666)
     minors = re.findall(r"^Device Minor:\s*(\d+)$", host.run(_INFORMATION).stdout, re.MULTILINE)
     expected |= dict.fromkeys((f"/dev/nvidia{minor}" for minor in minors), 0o666)
-    if host.run("test -e %s", _CAPABILITIES).rc == 0 and plan.get("origin") != OBSERVED:
+    if plan.get("origin") == OBSERVED:
+        expected |= {path: mode for path, mode in _OF_CAPABILITIES.items() if path in nodes}
+    elif host.run("test -e %s", _CAPABILITIES).rc == 0:
         expected |= _OF_CAPABILITIES
     observe(_octal(nodes), _octal(expected))
     wrong = [

@@ -30,9 +30,14 @@ def test_fabric_manager_is_the_planned_version(
     PROGRAM.check_planned(host, planned, observe)
 
 
-def test_fabric_manager_is_of_the_driver_s_version(host: Any, observe: Observe) -> None:
-    """The fabric manager is exactly the loaded driver's version. With any other it stops and no GPU is usable."""
-    PROGRAM.check_of_loaded_driver(host, observe)
+@pytest.mark.needs("observed")
+@pytest.mark.tier("T0")
+def test_fabric_manager_is_of_the_driver_s_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """The fabric manager is exactly the loaded driver's version. With any other it stops and no GPU is usable.
+
+    Of image files: the version of the modules that their kernels load.
+    """
+    PROGRAM.check_of_driver(host, plan, observe)
 
 
 @pytest.mark.needs("promise")

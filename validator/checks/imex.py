@@ -25,9 +25,14 @@ def test_imex_is_the_planned_version(host: Any, plan: PlanDocument, observe: Obs
     PROGRAM.check_planned(host, section(plan, "imex", DriverCompanion)["version"], observe)
 
 
-def test_imex_is_of_the_driver_s_version(host: Any, observe: Observe) -> None:
-    """IMEX is exactly the loaded driver's version. With any other it exits at once."""
-    PROGRAM.check_of_loaded_driver(host, observe)
+@pytest.mark.needs("observed")
+@pytest.mark.tier("T0")
+def test_imex_is_of_the_driver_s_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """IMEX is exactly the loaded driver's version. With any other it exits at once.
+
+    Of image files: the version of the modules that their kernels load.
+    """
+    PROGRAM.check_of_driver(host, plan, observe)
 
 
 @pytest.mark.needs("promise")

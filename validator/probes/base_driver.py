@@ -13,6 +13,7 @@ from typing import Any
 from validator.observe import Observe, unproven
 from validator.plan import OBSERVED
 from validator.plan_document import DriverBranch, NvidiaDriver, PlanDocument, section
+from validator.probes import kernel_modules
 from validator.probes.hardware import loaded_version, require_driver
 from validator.probes.machine import MachineUnderTest
 from validator.transport import backend
@@ -119,8 +120,25 @@ class Program:
         __tracebackhide__ = True
         observe.same(self.own_version(host, observe), planned, self.version_command)
 
-    def check_of_loaded_driver(self, host: Any, observe: Observe) -> None:
-        """Fails unless its version is exactly that of the loaded driver."""
+    def check_of_driver(self, host: Any, plan: PlanDocument, observe: Observe) -> None:
+        """Fails unless its version is exactly that of the loaded driver, or of the modules in an image's files."""
         __tracebackhide__ = True
+        if isinstance(host.backend, backend.ImageBackend):
+            self._check_of_modules(host, plan, observe)
+            return
         driver = loaded_version(require_driver(host))
         observe.same(self.own_version(host, observe), driver, f"{self.version_command} with loaded driver {driver}")
+
+    def _check_of_modules(self, host: Any, plan: PlanDocument, observe: Observe) -> None:
+        __tracebackhide__ = True
+        require_modules(host, plan)
+        module = section(plan, "nvidia_driver", NvidiaDriver).get("module", "nvidia") if "nvidia_driver" in plan else ""
+        versions = kernel_modules.on_disk(host, module or "nvidia")
+        drivers = {version for version in versions.values() if version not in ("", kernel_modules.MISSING)}
+        if not drivers:
+            unproven("no kernel of the image has a module of the driver to compare with")
+        version = self.own_version(host, observe)
+        observe(version, versions)
+        if drivers != {version}:
+            shown = ", ".join(sorted(drivers))
+            observe.fail(f"{self.version_command} with module {shown} on disk: expected {shown}, got {version!r}")

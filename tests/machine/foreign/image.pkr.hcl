@@ -1,4 +1,4 @@
-// An ordinary template of a team that knows nothing of gpu-ami: a builder, one shell script, a manifest.
+// An ordinary template of a team that knows nothing of gpu-ami: a builder, shell scripts, a manifest.
 
 variable "endpoint" { type = string }
 variable "source_ami" { type = string }
@@ -6,6 +6,7 @@ variable "subnet_id" { type = string }
 variable "security_group_id" { type = string }
 variable "mirror" { type = string }
 variable "kind" { type = string }
+variable "scripts" { type = list(string) }
 variable "manifest" { type = string }
 variable "run_tags" {
   type    = map(string)
@@ -39,7 +40,7 @@ build {
   provisioner "shell" {
     execute_command  = "chmod +x {{ .Path }}; sudo env {{ .Vars }} {{ .Path }}"
     environment_vars = ["MIRROR=${var.mirror}", "KIND=${var.kind}"]
-    scripts          = ["${path.root}/install.sh"]
+    scripts          = var.scripts
   }
 
   post-processor "manifest" {

@@ -1,25 +1,14 @@
 #!/bin/sh
-# What a team's pipeline runs on the builder: driver, CUDA and agent by the vendors' packages, the team's own units.
-# MIRROR: where the vendors' hosts are found. KIND: careful, or careless: no holds, a watcher that greps dmesg once at
-# boot and so captures nothing later, nothing that loads nvidia-uvm, nothing cleaned up.
+# What a team's pipeline runs on the builder: driver and CUDA by the vendors' packages, the team's own units.
+# KIND: careful, or careless: no holds, a watcher that greps dmesg once at boot and so captures nothing later, nothing
+# that loads nvidia-uvm.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
-REPOSITORY=$MIRROR/developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64
-AGENT=$MIRROR/amazoncloudwatch-agent.s3.amazonaws.com/debian/amd64/1.300071.0b1720/amazon-cloudwatch-agent.deb
-
-printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/blacklist-nouveau.conf
-fetch() { python3 -c 'import sys,urllib.request as u; u.urlretrieve(sys.argv[1], sys.argv[2])' "$1" "$2"; }
-fetch "$REPOSITORY/3bf863cc.pub" /usr/share/keyrings/cuda-archive-keyring.asc
-echo "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.asc] $REPOSITORY/ ./" > /etc/apt/sources.list.d/cuda-debian12.list
-apt-get update
 apt-get install -y --no-install-recommends "linux-headers-$(uname -r)" dkms
 apt-get install -y --no-install-recommends \
   nvidia-kernel-open-dkms=580.178.04-1 nvidia-driver-cuda=580.178.04-1 nvidia-smi=580.178.04-1 \
   nvidia-persistenced=580.178.04-1 cuda-toolkit-13-0
 update-initramfs -u -k all
-fetch "$AGENT" /tmp/amazon-cloudwatch-agent.deb
-dpkg -i /tmp/amazon-cloudwatch-agent.deb
-rm /tmp/amazon-cloudwatch-agent.deb
 
 install -d /opt/team/bin
 if [ "$KIND" = careful ]; then
@@ -82,7 +71,11 @@ cat > /opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json <<'JSON'
     "namespace": "Team/GPU",
     "endpoint_override": "http://169.254.169.251",
     "append_dimensions": {"InstanceId": "${aws:InstanceId}"},
-    "metrics_collected": {"nvidia_gpu": {"measurement": ["utilization_gpu", "memory_used", "temperature_gpu"]}}
+    "metrics_collected": {
+      "nvidia_gpu": {
+        "measurement": ["utilization_gpu", "memory_total", "memory_used", "memory_free", "temperature_gpu", "power_draw"]
+      }
+    }
   },
   "logs": {
     "endpoint_override": "http://169.254.169.251",
@@ -96,12 +89,4 @@ cat > /opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json <<'JSON'
   }
 }
 JSON
-systemctl enable gpu-xid-watch.service gpu-start.service amazon-cloudwatch-agent.service
-[ "$KIND" = careful ] || exit 0
-
-# As amazon-eks-ami's templates/al2023/provisioners/cleanup.sh does, and the key with which DKMS signed the modules.
-apt-get clean
-rm -rf /etc/machine-id /etc/ssh/ssh_host* /root/.ssh/authorized_keys /var/lib/dkms/mok.* /var/lib/apt/lists/* \
-  /var/lib/cloud/data /var/lib/cloud/instance /var/lib/cloud/instances /var/lib/cloud/sem \
-  /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/log/cloud-init-output.log /var/log/cloud-init.log
-touch /etc/machine-id
+systemctl enable gpu-xid-watch.service gpu-start.service

@@ -102,3 +102,13 @@ def test_image_as_found_needs_no_nodes_of_mig(judge: Judge) -> None:
 def test_without_a_driver_nothing_is_proven(judge: Judge) -> None:
     for check in (checks.test_uvm_module_is_loaded, checks.test_device_nodes_are_there):
         assert judge(check, {"cat /proc/driver/nvidia/version": (1, "")}).verdict == "UNPROVEN"
+
+
+def test_node_of_mig_that_an_image_as_found_has_is_judged(judge: Judge) -> None:
+    table = DRIVER | {
+        "stat -c *": NODES.replace("400|", "444|"), "stat -L *": (1, ""),
+        "cat /proc/driver/nvidia/gpus/*": MINORS, "test -e *": (0, ""),
+    }  # fmt: skip
+    found = judge(checks.test_device_nodes_are_there, table, plan=as_plan(PLAN | {"origin": "observed"}))
+    assert found.verdict == "FAIL"
+    assert "/dev/nvidia-caps/nvidia-cap1: expected mode 400, got 444" in found.message

@@ -6,19 +6,23 @@ Since when the fabric manager runs, and what its log says since then.
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import testinfra
 
-from tests.scripted_host import table_host
+from tests.scripted_host import ScriptedHost, table_host
 from tests.validator.checks.conftest import METADATA, FakeMachine
 from validator.checks import hardware
 from validator.observe import Observe
 from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 from validator.probes import base_driver
 from validator.probes.base_driver import Program
 from validator.results import RunningCheck
+from validator.transport import backend
 
 ONE = as_plan({"nvidia_driver": {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}})
 TWO = as_plan({
@@ -63,6 +67,10 @@ def test_machine_has_what_an_image_has_not_yet() -> None:
         base_driver.require_installed(image, TWO, "driver_branches::x")
 
 
+class FilesOfAnImage(ScriptedHost, backend.ImageBackend):
+    """A table that is asked as an image's files are."""
+
+
 MANAGER = Program("nv-fabricmanager", "Fabric Manager version is")
 SAYS = "Fabric Manager version is : 580.95.05\n"
 DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@host)\nGCC version: 12.2\n"
@@ -99,18 +107,35 @@ def test_program_that_does_not_run(observe: Observe) -> None:
 def test_loaded_driver(observe: Observe, loaded: str, passes: bool) -> None:
     table = {"nv-fabricmanager --version": SAYS, "cat /proc/driver/nvidia/version": DRIVER.format(loaded)}
     if passes:
-        MANAGER.check_of_loaded_driver(table_host(table), observe)
+        MANAGER.check_of_driver(table_host(table), ONE, observe)
         return
     with pytest.raises(
         pytest.fail.Exception, match=f"with loaded driver {loaded}: expected '{loaded}', got '580.95.05'"
     ):
-        MANAGER.check_of_loaded_driver(table_host(table), observe)
+        MANAGER.check_of_driver(table_host(table), ONE, observe)
 
 
 def test_without_a_loaded_driver_it_is_unproven(observe: Observe) -> None:
     host = table_host({"cat /proc/driver/nvidia/version": (1, "", "No such file")})
     with pytest.raises(pytest.skip.Exception, match="no NVIDIA driver is loaded"):
-        MANAGER.check_of_loaded_driver(host, observe)
+        MANAGER.check_of_driver(host, ONE, observe)
+
+
+@pytest.mark.parametrize(("on_disk", "plan", "outcome", "message"), [
+    ("6.1.0-40 580.95.05\n6.1.0-41 missing\n", ONE, None, ""),
+    ("6.1.0-40 580.95.06\n", ONE, pytest.fail, "with module 580.95.06 on disk: expected 580.95.06, got '580.95.05'"),
+    ("6.1.0-40 580.95.05\n6.1.0-41 580.95.06\n", ONE, pytest.fail, "with module 580.95.05, 580.95.06 on disk"),
+    ("6.1.0-40 missing\n", ONE, pytest.skip, "no kernel of the image has a module of the driver"),
+    ("6.1.0-40 missing\n", TWO, pytest.skip, "installs its driver at the first boot"),
+])  # fmt: skip
+def test_modules_of_image_files(observe: Observe, on_disk: str, plan: PlanDocument, outcome: Any, message: str) -> None:
+    host = testinfra.host.Host(FilesOfAnImage({"nv-fabricmanager --version": SAYS, "for k in *": on_disk}))
+    host.backend.set_host(host)
+    if outcome is None:
+        MANAGER.check_of_driver(host, plan, observe)
+        return
+    with pytest.raises(outcome.Exception, match=re.escape(message)):
+        MANAGER.check_of_driver(host, plan, observe)
 
 
 START = "[Nov 25 2026 10:00:00] [INFO] [tid 1] Fabric Manager version 580.105.08 is running with the following options"
