@@ -8,7 +8,7 @@ from typing import cast
 from gpu_ami.files import lines_of, located
 from gpu_ami.recipes.agent import agent_config, gpu_config, publishers
 from gpu_ami.recipes.components import components
-from gpu_ami.recipes.facts import UNVERIFIED, Facts, Row, Sources, judged, measured, with_unknown
+from gpu_ami.recipes.facts import ARCHITECTURES, UNVERIFIED, Facts, Row, Sources, judged, measured, with_unknown
 from gpu_ami.recipes.layers import Recipe, raise_mistakes
 from gpu_ami.recipes.notes import remark
 from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, python_for
@@ -52,6 +52,9 @@ def _resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     sources.add(f"node family {context.node_name}", context.node)
     if context.node_release:
         sources.add(f"{context.node_name} {context.node_version}", context.node_release)
+    if context.node_system:
+        sources.add(f"{context.node_name} on {context.os_name}", context.node_system)
+        sources.note(context.node_system["note"])
     if context.variant:
         sources.add(context.base_ami, context.variant)
     types = [_instance_type(context, name, sources) for name in values["instance_types"]]
@@ -174,6 +177,7 @@ def source_ami(context: ResolveContext) -> SourceAmi:
         "release": context.variant.get("release", ""),
         "kernel": context.kernel,
         "arch": architecture,
+        "deb": ARCHITECTURES[architecture].deb,
         "ssm_arch": "" if architecture == "x86_64" else f"/{architecture}",
         "dlami_arch": "" if architecture == "x86_64" else "ARM64 ",
     }

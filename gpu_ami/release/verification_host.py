@@ -148,7 +148,7 @@ def _is_package(name: str) -> bool:
 
 
 # Components whose version in a plan is not one of a file or a package.
-_NOT_BY_VERSION = ("neuron", "node_eks", "node_ecs", "node_parallelcluster", "node_dlami")
+_NOT_BY_VERSION = ("neuron", "node_eks", "node_eks_ubuntu", "node_ecs", "node_parallelcluster", "node_dlami")
 
 
 def compare_components(verified: Verified, observation: Observation, findings: Findings) -> None:

@@ -53,7 +53,12 @@ NO_CLUSTER = "the machine joined no cluster: --join makes it a node of one (docs
 # Tiers whose checks run in passes of their own, and why they did not where nobody asked for them.
 OWN_PASSES = {NODE: NO_CLUSTER, SEVERAL_NODES: ONE_MACHINE}
 # Services whose nodes an image can be, by the role that checks it. Other images have no tier TN.
-NODE_SERVICES = {"node_eks": "EKS", "node_ecs": "ECS", "node_parallelcluster": "ParallelCluster"}
+NODE_SERVICES = {
+    "node_eks": "EKS",
+    "node_eks_ubuntu": "EKS (Ubuntu)",
+    "node_ecs": "ECS",
+    "node_parallelcluster": "ParallelCluster",
+}
 # The check without which tier T0 of an image's files is not proven.
 EVERY_FILE = "file_account::test_every_file_is_explained"
 NO_KERNEL_XID = (

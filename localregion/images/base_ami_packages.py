@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _REPLICAS = Path(__file__).parents[1] / "replicas"
 _KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "ubuntu2204": "deb", **dict.fromkeys(RELEASES, "deb")}
+# Base AMIs of a family that another publisher makes, with files of their own: Canonical's of EKS.
+_PUBLISHERS = {("ubuntu2404", "eks"): "eks_ubuntu"}
 # Architecture → an instance type with all that a node family may provide packages for.
 _INSTANCE_TYPES = {"x86_64": "p5.48xlarge", "arm64": "p6e-gb200.36xlarge"}
 
@@ -70,10 +72,16 @@ class Provided:
             shutil.copy(file, folder)
 
 
+def family_folder(system: str, family: str) -> str:
+    """Name of the folder with the replicas, files and script of a node family's base AMI on that system."""
+    return f"{_PUBLISHERS.get((system, family), family)}_ami"
+
+
 def of_family(system: str, family: str, version: str, architecture: str = DEFAULT) -> Provided:
     """What the base AMI of a node family and its version has on that system."""
     kind = _KINDS[system]
-    listed = list(_listed(_REPLICAS / f"{family}_ami" / f"provided_{kind}.txt", kind, architecture))
+    folder = _REPLICAS / family_folder(system, family)
+    listed = list(_listed(folder / f"provided_{kind}.txt", kind, architecture))
     provides = _provides(family, version)
     if not provides:
         return Provided(tuple(listed))

@@ -24,7 +24,7 @@ from localregion.architectures import ARCHITECTURES, DEFAULT, require_programs
 from localregion.debian import BOOKWORM, RELEASES, Release, release_of
 from localregion.host import archive_sources, proxies
 from localregion.images import base_image
-from localregion.images.base_ami_packages import Provided, of_family, of_variant
+from localregion.images.base_ami_packages import Provided, family_folder, of_family, of_variant
 
 REPLICAS = Path(__file__).parents[1] / "replicas"
 BUILD_LAYER = REPLICAS / "build_layer.sh"
@@ -69,7 +69,8 @@ class Base:
         family, version, variant, *_ = [*node.split("-", 2), "", ""]
         known = available()
         unknown = system not in SYSTEMS or architecture not in ARCHITECTURES
-        if unknown or (family and (system, family) not in known) or (variant and variant not in variants(family)):
+        no_variant = variant and (system != "al2023" or variant not in variants(family))
+        if unknown or (family and (system, family) not in known) or no_variant:
             names = [*SYSTEMS, *("+".join(pair) for pair in known)]
             raise UsageError(f"no base image {text!r}", hint=f"base images: {', '.join(names)}; of arm64: SYSTEM-arm64")
         if kernel and kernel not in kernel_series(system):
@@ -91,10 +92,10 @@ class Base:
     def kernel_package(self) -> str:
         """Name of the package of its kernel."""
         from gpu_ami.recipes import load_facts
+        from gpu_ami.recipes.rules import kernel_of_base_ami
 
         family = load_facts().node_families[self.family or "ec2"]
-        own = family.get("versions", {}).get(self.version, {}).get("kernel")
-        own = own or family.get("kernels", {}).get(self.system) or kernel_series(self.system)[0]
+        own = kernel_of_base_ami(family, self.version, self.system) or kernel_series(self.system)[0]
         return kernel_package(self.system, self.kernel or own, self.architecture)
 
     @property
@@ -111,7 +112,7 @@ class Base:
             Layer(self.system) if self.system in RELEASES else Layer(self.system, (), system, arguments),
         ]
         if self.family:
-            source = REPLICAS / f"{self.family}_ami"
+            source = REPLICAS / family_folder(self.system, self.family)
             provided = of_family(self.system, self.family, self.version, self.architecture)
             unpacked = source / "unpacked.txt"
             names = tuple(base_image.listed(unpacked)) if unpacked.exists() else ()
@@ -182,9 +183,13 @@ def kernel_package(system: str, series: str, architecture: str = DEFAULT) -> str
 
 def available() -> tuple[tuple[str, str], ...]:
     """Operating system and node family of every emulated distribution that has a node family."""
-    families = {"al2023": ("eks", "ecs", "parallelcluster")} | dict.fromkeys(_SHARED, ("parallelcluster",))
+    families = {
+        "al2023": ("eks", "ecs", "parallelcluster"),
+        "ubuntu2404": ("eks", "parallelcluster"),
+        "ubuntu2204": ("parallelcluster",),
+    }
     pairs = ((system, family) for system, names in families.items() for family in names)
-    return tuple(pair for pair in pairs if (REPLICAS / f"{pair[1]}_ami").is_dir())
+    return tuple(pair for pair in pairs if (REPLICAS / family_folder(*pair)).is_dir())
 
 
 def variants(family: str) -> tuple[str, ...]:

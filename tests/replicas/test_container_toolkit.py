@@ -250,6 +250,21 @@ def test_the_file_alone_loses_containerd_s_own_runtime(toolkit: Callable[[str], 
     assert list(containers.read_config(text).runtimes) == ["nvidia"]
 
 
+def test_what_bootstrap_sh_configured_stays(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
+    """On Canonical's EKS AMI: containerd's unit adds the runtime to the configuration that bootstrap.sh writes."""
+    template = (REPLICAS / "eks_ubuntu_ami/rootfs/usr/local/share/eks/containerd-config.toml").read_text()
+    engines, config, drop_in = toolkit("engines"), tmp_path / "config.toml", tmp_path / "conf.d/99-nvidia.toml"
+    config.write_text(template.replace("SANDBOX_IMAGE", "registry/eks/pause:3.5"))
+    options = {"config": str(config), "drop_in_config": str(drop_in), "config_source": "file"}
+    engines.configure_containerd(Namespace(cdi_enabled=True, set_as_default=True, **options))
+    found = containers.read_config(drop_in.read_text())
+    assert (found.default_runtime, found.cdi) == ("nvidia", True)
+    assert found.runtimes["nvidia"] == {"BinaryName": "/usr/bin/nvidia-container-runtime", "SystemdCgroup": True}
+    cri = tomllib.loads(drop_in.read_text())["plugins"]["io.containerd.grpc.v1.cri"]
+    assert (cri["sandbox_image"], cri["cni"]["bin_dir"]) == ("registry/eks/pause:3.5", "/opt/cni/bin")
+    assert tomllib.loads(config.read_text())["imports"] == [f"{drop_in.parent}/*.toml"]
+
+
 @pytest.mark.parametrize(("program", "reader"), [("nvidia-ctk", container_toolkit.version)])
 def test_toolkit_says_its_version_as_the_check_reads_it(program: str, reader: Callable[[str], str]) -> None:
     code = (SOURCES / "usr/bin" / program).read_text(encoding="utf-8")

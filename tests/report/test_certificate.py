@@ -142,7 +142,13 @@ def test_certificate_says_of_every_tier_what_it_does_not_prove() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "name"), [("node_eks", "EKS"), ("node_ecs", "ECS"), ("node_parallelcluster", "ParallelCluster")]
+    ("role", "name"),
+    [
+        ("node_eks", "EKS"),
+        ("node_eks_ubuntu", "EKS (Ubuntu)"),
+        ("node_ecs", "ECS"),
+        ("node_parallelcluster", "ParallelCluster"),
+    ],
 )
 def test_a_node_s_certificate_says_that_it_joined_no_cluster(role: str, name: str) -> None:
     report = replace(a_report(a_host()), plan={"roles": ["kernel", role]})

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 ROLES = Path(__file__).resolve().parents[2] / "roles"
-NODES = ("node_eks", "node_ecs", "node_parallelcluster")
+NODES = ("node_eks", "node_eks_ubuntu", "node_ecs", "node_parallelcluster")
 
 
 def read(path: str) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def test_without_join_the_tier_says_how_to_ask(booted: None, tmp_path: Path) -> 
 def test_an_image_that_is_no_node_has_no_such_tier() -> None:
     report = Report({"roles": ["nvidia_driver"]}, "ami-1", "", "", False, "", "", "", hosts=(HostReport(KIND),))
     assert [row["name"] for row in report.tiers] == ["T0", "T1", "T2", "T3", "T4"]
-    assert set(document.NODE_SERVICES) == {"node_eks", "node_ecs", "node_parallelcluster"}
+    assert set(document.NODE_SERVICES) == {"node_eks", "node_eks_ubuntu", "node_ecs", "node_parallelcluster"}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,7 @@ def test_an_image_that_is_no_node_has_no_such_tier() -> None:
         (NODE_PLAN, "prod", "--join prod: ParallelCluster launches the nodes of its clusters itself", "without a name"),
         (NODE_PLAN, "", "", ""),
         ({}, None, "", ""),
+        ({"node_eks_ubuntu": {}}, "prod", "nodes of EKS (Ubuntu) join no cluster in this release", "leave out --join"),
     ],
 )
 def test_refusals_before_a_launch(plan: Any, join: str | None, message: str, hint: str) -> None:

@@ -103,7 +103,7 @@ def test_default_runtime_is_the_planned_one(host: Any, plan: PlanDocument, obser
 
     Where files of containerd replace each other's sections, runc is lost, and no container starts.
     """
-    expected = "nvidia" if "node_eks" in plan else "runc"
+    expected = "nvidia" if {"node_eks", "node_eks_ubuntu"} & plan.keys() else "runc"
     if section(plan, "container_toolkit", ContainerToolkit)["runtime"] == "docker":
         settings = json.loads(_daemon_text(host, observe) or "{}")
         observe.same(settings.get("default-runtime", "runc"), expected, f"default-runtime ({_DAEMON})")

@@ -61,7 +61,7 @@ from gpu_ami.recipes.rules.incompatibilities import (
     unknown_layout,
 )
 from gpu_ami.recipes.rules.interconnect import NETWORK_RULES, bundled_plugin
-from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
+from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule, kernel_of_base_ami
 from gpu_ami.recipes.rules.system import IMAGE_RULES, base_keeps_its_own, has_packages, python_for, volume_has_room
 
 __all__ = [
@@ -103,6 +103,7 @@ __all__ = [
     "file",
     "has_packages",
     "kernel_module_rule",
+    "kernel_of_base_ami",
     "latest",
     "library",
     "module",

@@ -299,6 +299,10 @@ def node_has_variant(context: ResolveContext, _chosen: Assignment) -> Iterator[C
         text = f"node {context.node_name} has no variant {asked}"
         nearest = f"node_variant {' or '.join(known)}" if known else "leave out node_variant, or node eks"
         yield Conflict("node_variant", text, context.node["source"], nearest=nearest)
+    elif context.os_name not in context.variant["source_ami"]:
+        text = f"{context.base_ami} has no base AMI with {context.os_name}"
+        nearest = f"os {' or '.join(context.variant['source_ami'])}, or leave out node_variant"
+        yield Conflict("node_variant", text, context.variant["source"], nearest=nearest)
     elif context.values["architecture"] not in context.variant["architectures"]:
         known_for, architecture = " and ".join(context.variant["architectures"]), context.values["architecture"]
         text = f"the facts know {context.base_ami} for {known_for} alone, the image is {architecture}"

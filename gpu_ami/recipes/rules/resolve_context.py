@@ -60,6 +60,17 @@ class DriverBranch:
         return f"{self.name} {self.version} on {types or 'none of the instance types'}"
 
 
+def kernel_of_base_ami(family: Row, version: str, system: str) -> str | None:
+    """The kernel series that a node family's base AMI of a version boots; None: the system's own, or not known.
+
+    family: its row of the facts.
+    """
+    if family.get("systems", {}).get(system, {}).get("own_kernel"):
+        return None
+    fixed = family.get("versions", {}).get(version, {}).get("kernel") or family.get("kernels", {}).get(system)
+    return str(fixed) if fixed else None
+
+
 @dataclass(frozen=True)
 class ResolveContext:
     """A recipe's values, the rows of the facts that they name, the components: what rules and sections are given.
@@ -138,6 +149,16 @@ class ResolveContext:
             provides["nvidia_driver"] = min(taken or [self.driver_branches[0].version], key=parts)
         return provides
 
+    @cached_property
+    def node_system(self) -> Row:
+        """What is different in the family's base AMI with the image's system; empty where it is the family's own."""
+        return self.node.get("systems", {}).get(self.os_name, {})  # type: ignore[no-any-return]
+
+    @property
+    def node_role(self) -> str:
+        """The role of the node family's base AMI."""
+        return str(self.node_system.get("role", f"node_{self.node_name}"))
+
     @property
     def base_ami(self) -> str:
         """The base AMI in words: node family, version, and the variant with its release."""
@@ -188,8 +209,7 @@ class ResolveContext:
     @cached_property
     def base_kernel(self) -> str | None:
         """The kernel series that the node family's base AMI boots, where that is known."""
-        fixed = self.node_release.get("kernel") or self.node.get("kernels", {}).get(self.os_name)
-        return str(fixed) if fixed else None
+        return kernel_of_base_ami(self.node, self.node_version or "", self.os_name)
 
     @cached_property
     def instance_types(self) -> Mapping[str, Row]:

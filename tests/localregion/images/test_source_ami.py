@@ -37,6 +37,7 @@ BASES = {
     "al2023-neuron": Base("al2023"),
     "eks-1.33-al2023-gpu": Base("al2023", "eks", "1.33"),
     "eks-1.35-al2023-nvidia": Base("al2023", "eks", "1.35", variant="nvidia"),
+    "eks-1.35-ubuntu2404-gpu": Base("ubuntu2404", "eks", "1.35"),
     "ecs-al2023-gpu": Base("al2023", "ecs"),
     "pcluster-3.16-ubuntu2404": Base("ubuntu2404", "parallelcluster", "3.16.3"),
     "pcluster-3.16-al2023": Base("al2023", "parallelcluster", "3.16.3"),
@@ -134,7 +135,15 @@ def test_an_id_is_aws_s_own(tmp_path: Path) -> None:
 def test_a_name_is_a_base() -> None:
     for base in BASES.values():
         assert Base.parse(base.name) == base
-    for text in ("debian14", "debian13+eks-1.33", "ubuntu2404+ecs", "al2023+nomad-1", "al2023-riscv64"):
+    for text in (
+        "debian14",
+        "debian13+eks-1.33",
+        "ubuntu2404+ecs",
+        "al2023+nomad-1",
+        "al2023-riscv64",
+        "ubuntu2204+eks-1.35",
+        "ubuntu2404+eks-1.35-nvidia",
+    ):
         with pytest.raises(UsageError, match="no base image") as caught:
             Base.parse(text)
         assert "al2023+eks" in caught.value.hint

@@ -86,9 +86,9 @@ def test_what_nothing_speaks_against_is_planned(recipe: str, unverified: list[st
          "p5.48xlarge is x86_64"),
         ("os: debian12, architecture: arm64, instance_types: [g5g.xlarge], nvidia_driver: {version: '580'}",
          "debian12"),
-        ("os: ubuntu2404, node: eks, node_version: '1.35', instance_types: [g6.xlarge], "
+        ("os: ubuntu2204, node: eks, node_version: '1.35', instance_types: [g6.xlarge], "
          "nvidia_driver: {version: '580'}",
-         "no base AMI with ubuntu2404"),
+         "no base AMI with ubuntu2204"),
         ("os: al2023, node: eks, node_version: '1.30', instance_types: [g6.xlarge], nvidia_driver: {version: '580'}",
          "extended support ended"),
         ("os: al2023, instance_types: [inf1.2xlarge], neuron: {version: 2.36.0}, telemetry: {profile: neuron}",

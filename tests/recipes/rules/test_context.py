@@ -65,6 +65,9 @@ def test_every_component_has_a_label() -> None:
         ("ec2", "", "6.1", None),
         ("ec2", "kernel: {version: '6.12'}", "6.12", None),
         ("ecs", "", "6.1", "6.1"),
+        ("eks", "node_version: '1.33'", "6.12", "6.12"),
+        ("eks", "{os: ubuntu2404, node_version: '1.33'}", "7.0", None),
+        ("eks", "{os: ubuntu2404, node_version: '1.33', kernel: {version: '6.8'}}", "6.8", None),
     ],
 )
 def test_kernel_is_the_recipes_the_base_amis_or_the_systems(
