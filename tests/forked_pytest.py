@@ -93,9 +93,7 @@ def main() -> int:
 def _pytest(asked: Mapping[str, list[str]]) -> int:
     """In the forked process: what `python -m pytest` does."""
     import pytest
-    from _pytest.assertion.rewrite import AssertionRewritingHook
 
-    AssertionRewritingHook._warn_already_imported = lambda *_: None  # type: ignore[method-assign]
     os.chdir(str(asked["folder"]))
     os.environ.clear()
     os.environ.update(asked["environment"])
@@ -103,7 +101,8 @@ def _pytest(asked: Mapping[str, list[str]]) -> int:
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.path[:1] = [str(Path.cwd()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]  # as -m has it
-    sys.argv = ["pytest", *asked["words"]]
+    # Plugins that are imported already are not rewritten, which has no effect here.
+    sys.argv = ["pytest", "-W", "ignore::pytest.PytestAssertRewriteWarning", *asked["words"]]
     return int(pytest.console_main())
 
 
