@@ -15,7 +15,7 @@ from validator.probes.cluster import joined
 from validator.transport import backend
 
 # Systems on whose image files the account was seen to leave nothing unexplained (docs/file-account.md).
-_ACCOUNTED = frozenset({("debian", "12"), ("ubuntu", "24.04"), ("ubuntu", "22.04"), ("amzn", "2023")})
+_ACCOUNTED = frozenset({("debian", "12"), ("debian", "13"), ("ubuntu", "24.04"), ("ubuntu", "22.04"), ("amzn", "2023")})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
