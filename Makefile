@@ -79,9 +79,11 @@ test: setup
 test-slow: FURTHER_PACKAGES = $(TEST_PACKAGES)
 test-slow: setup slow
 
+# LINT=: without the linters, for who has run them before (.ci/run)
+LINT ?= lint
 test-all: FURTHER_PACKAGES = $(TEST_PACKAGES)
 test-all: setup
-	@$(MAKE) --no-print-directory -k -j2 lint unit-and-slow
+	@$(MAKE) --no-print-directory -k -j2 $(LINT) unit-and-slow
 
 # packer fmt and validate, ansible-lint (production) and yamllint are tests: tests/packer/test_template.py, tests/roles/test_roles.py
 lint:
@@ -89,17 +91,20 @@ lint:
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy --config-file tests/mypy.ini tests
 
+# A worker begins with neighbours, and takes from another's end when it has no more: what a module shares is made once.
+PYTEST := $(VENV)/bin/python -m pytest -n auto --dist worksteal
+
 unit:
-	$(VENV)/bin/python -m pytest -n auto -m "not slow and not machine and not sandbox"
+	$(PYTEST) -m "not slow and not machine and not sandbox"
 
 SLOWEST := --durations=40 --durations-min=2
 # Slow tests mostly wait: for a deadline, a region's clock, a program. Two for each CPU keep it busy.
 unit-and-slow slow: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell expr 2 \* `nproc`)
 unit-and-slow:
-	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox" $(SLOWEST)
+	$(PYTEST) -m "not machine and not sandbox" $(SLOWEST)
 
 slow:
-	$(VENV)/bin/python -m pytest -n auto -m "slow and not machine and not sandbox" $(SLOWEST)
+	$(PYTEST) -m "slow and not machine and not sandbox" $(SLOWEST)
 
 prove: FURTHER_PACKAGES = $(call for_arm64,$(RECIPE))
 prove: packages

@@ -86,8 +86,15 @@ def test_types_are_checked_while_tests_run(checkout: Path, target: str) -> None:
     assert done.returncode == 0, done.stderr
     found = calls(checkout)
     assert {"check .", "", "--config-file tests/mypy.ini tests"} < set(found)
-    assert len([line for line in found if line.startswith("-m pytest -n auto -m ")]) == 1
+    assert len([line for line in found if line.startswith("-m pytest -n auto --dist worksteal -m ")]) == 1
     assert [line for line in found if "alone" in line] == []
+
+
+def test_linters_that_have_run_are_left_out(checkout: Path) -> None:
+    make(checkout, "setup")
+    calls(checkout)
+    assert make(checkout, "test-all", LINT="").returncode == 0
+    assert {line.split()[0] for line in calls(checkout)} == {"workers:", "-m"}
 
 
 @pytest.mark.parametrize("target", ["test", "test-all"])
