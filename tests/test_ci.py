@@ -14,7 +14,8 @@ _NOTES = """#!/bin/bash
 echo "$(basename "$0") $*" >> "$LOG"
 case "$*" in
     rehearse*) exit "${SLICE:-0}" ;;
-    test-all) echo "5 passed in 1.00s"; exit "${TESTS:-0}" ;;
+    lint) echo "1 error"; exit "${LINTERS:-0}" ;;
+    test-all*) echo "5 passed in 1.00s"; exit "${TESTS:-0}" ;;
 esac
 """
 
@@ -69,6 +70,13 @@ def test_a_red_slice_is_red_after_the_tests(checkout: Path) -> None:
     assert done.returncode == 3
     assert "slice of the recipes: 0 s, exit code 3" in done.stdout
     assert done.stdout.splitlines()[-1] == "5 passed in 1.00s"
+
+
+def test_red_linters_are_red_after_the_tests(checkout: Path) -> None:
+    done = run(checkout, LINTERS="2")
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-2:] == ["1 error", "5 passed in 1.00s"]
+    assert "make test-all LINT=" in (checkout.parent / "log").read_text().splitlines()
 
 
 def test_red_tests_are_red(checkout: Path) -> None:
