@@ -31,7 +31,11 @@ int nvmlInit_v2(void)
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
 int nvmlInit(void) { return nvmlInit_v2(); }
 int nvmlShutdown(void) { return SUCCESS; }
-const char *nvmlErrorString(int status) { return status == SUCCESS ? "Success" : "Not Supported"; }
+const char *nvmlErrorString(int status)
+{
+    return status == SUCCESS ? "Success" : status == INVALID_ARGUMENT ? "Invalid Argument"
+           : status == NOT_FOUND ? "Not Found" : "Not Supported";
+}
 
 static int text(char *into, unsigned size, const char *value) { snprintf(into, size, "%s", value); return SUCCESS; }
 int nvmlSystemGetDriverVersion(char *into, unsigned size) { return text(into, size, DRIVER); }

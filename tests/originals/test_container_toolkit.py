@@ -52,8 +52,12 @@ class Toolkit:
     folder: Path
     root: Path
 
-    def run(self, program: str, *words: str, gpus: int = 2, path: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        self, program: str, *words: str, gpus: int = 2, path: str = "", settings: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """settings: the folder that stands for /etc."""
         environment = {"NVML_GPUS": str(gpus), "PATH": f"{path}{self.folder}:{os.environ['PATH']}"}
+        environment |= {"XDG_CONFIG_HOME": str(settings)} if settings else {}
         words = (str(self.folder / program), *words)
         return subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, check=False)
 
@@ -230,6 +234,59 @@ def test_containerd_s_settings_are_the_original_s(
     assert ours[1] == real[1]
     assert ours[0] | {"imports": []} == real[0] | {"imports": []}
     assert containers.read_config(Path(places[0][1]).read_text(encoding="utf-8")).cdi is True
+
+
+def bundle(folder: Path, requested: str) -> Path:
+    """A container's folder, as containerd makes it."""
+    (folder / "rootfs").mkdir(parents=True)
+    process_of = {"user": {"uid": 0, "gid": 0}, "args": ["sh"], "cwd": "/"}
+    process_of["env"] = ["PATH=/bin", f"NVIDIA_VISIBLE_DEVICES={requested}"]
+    document = {"ociVersion": "1.0.2", "process": process_of, "root": {"path": "rootfs"}, "mounts": [], "linux": {}}
+    (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
+def given(folder: Path) -> dict[str, Any]:
+    """What a container has got: nodes that both drivers have, rights, its variable, libraries."""
+    document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    nodes = {Path(node["path"]).name for node in document["linux"].get("devices", ())}
+    rules = document["linux"].get("resources", {}).get("devices", ())
+    variables = [row for row in document["process"]["env"] if row.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    libraries = {Path(mount["source"]).name.partition(".")[0] for mount in document.get("mounts", ())}
+    only_there = {"nvidia-modeset", "nvidia-uvm-tools"}
+    return {
+        "nodes": nodes - only_there,
+        "rules": len(rules) == len(document["linux"].get("devices", ())),
+        "variables": variables,
+        "libcuda": "libcuda" in libraries,
+    }
+
+
+REQUESTS = ["all", "1", "0,1", "none", "void", "", "7", "nvidia.com/gpu=0", "nvidia.com/gpu=0,1"]
+
+
+@pytest.mark.parametrize("requested", REQUESTS)
+def test_a_container_gets_what_the_original_gives_it(
+    original: Toolkit, toolkit: Callable[[str], Any], tmp_path: Path, runc: str, requested: str
+) -> None:
+    """Mode `auto`: jit-cdi for indices, cdi for full names, of which no specification exists here."""
+    settings = tmp_path / "nvidia-container-runtime" / "config.toml"
+    settings.parent.mkdir()
+    rows = ["[nvidia-container-cli]", f'root = "{original.root}"']
+    rows += ["[nvidia-container-runtime.modes.cdi]", f'spec-dirs = ["{tmp_path}/cdi"]']
+    settings.write_text("\n".join(rows), encoding="utf-8")
+    real, ours = bundle(tmp_path / "real", requested), bundle(tmp_path / "ours", requested)
+    words = ["create", "--bundle", str(real), "id"]
+    done = original.run("nvidia-container-runtime", *words, path=runc, settings=tmp_path)
+    own = toolkit("settings").Settings(str(settings))
+    try:
+        toolkit("runtime").modify(str(ours), (1, 20), own)
+        message = ""
+    except toolkit("log").Failure as failure:
+        message = str(failure)
+    said = re.findall(r'level=error msg="(.*)"$', done.stderr, re.MULTILINE)
+    assert message == (said[-1].replace('\\"', '"') if done.returncode else "")
+    assert given(ours) == given(real)
 
 
 def test_checks_accept_the_original(original: Toolkit, judge: Judge, tmp_path: Path, runc: str) -> None:

@@ -165,9 +165,9 @@ def test_an_annotation_requests_devices_as_kubelets_does(toolkit: Callable[[str]
     ("value", "version", "message"),
     [
         ("nvidia.com/gpu=7", (1, 18), "unresolvable CDI devices nvidia.com/gpu=7"),
-        ("7", (1, 18), "no device 7"),
+        ("7", (1, 18), "failed to get device handle from index: Invalid Argument"),
         ("all", (1, 17), "no mode 'legacy'"),
-        ("nvidia.com/gpu=0,1", (1, 18), "not supported with other CDI devices"),
+        ("nvidia.com/gpu=0,1", (1, 18), "not supported when requesting other CDI devices"),
     ],
 )
 def test_what_cannot_be_given_stops_the_container(

@@ -53,20 +53,23 @@ def requested_edits(settings: Settings, devices: list[str], version: tuple[int, 
     automatic = [name.partition("=")[2] for name in names if name.startswith(AUTOMATIC + "=")]
     if automatic and len(automatic) != len(names):
         raise Failure(
-            "requesting a CDI device with vendor 'runtime.nvidia.com' is not supported with other CDI devices"
+            "requesting a CDI device with vendor 'runtime.nvidia.com' is not supported"
+            " when requesting other CDI devices"
         )
     return _automatic(automatic) if automatic else registry.resolve(names, settings.folders)
 
 
 def _automatic(names: list[str]) -> list[Table]:
     found = specification.gpus()
+    why = 'failed to create the automatic CDI modifier: failed to generate CDI spec for mode "auto": '
+    why += "failed to construct device spec generators: "
     if not found:
-        raise Failure('failed to generate CDI spec for mode "auto": failed to initialize NVML: no devices found')
+        raise Failure(why + "failed to initialize NVML: ERROR_DRIVER_NOT_LOADED")
     document = specification.specify(found, AUTOMATIC)
     devices = {device["name"]: device["containerEdits"] for device in document["devices"]} | {"none": {}}
     unknown = [name for name in names if name not in devices]
     if unknown:
-        raise Failure("failed to construct device spec generators: no device %s" % ", ".join(unknown))
+        raise Failure(why + "failed to get device handle from index: Invalid Argument")
     return [document["containerEdits"], *(devices[name] for name in names)]
 
 
@@ -97,7 +100,11 @@ def modify(folder: str, version: tuple[int, ...], settings: Settings) -> None:
         spec = json.load(file)
     devices = visible_devices(spec, settings.prefixes)
     if devices:
-        edits.apply(spec, requested_edits(settings, devices, version))
+        try:
+            edits.apply(spec, requested_edits(settings, devices, version))
+        except Failure as failure:
+            where = "could not apply required modification to OCI specification: error modifying OCI spec: "
+            raise Failure(where + str(failure)) from failure
         with open(path, "w", encoding="utf-8") as file:
             json.dump(spec, file)
 
