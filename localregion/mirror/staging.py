@@ -90,7 +90,7 @@ def _compile(
     command = [architecture.gcc(), *_LIBRARY, *architecture.options, f"-Wl,-soname,{fill(library['soname'], values)}"]
     source = row.folder / library["source"]
     if "exports" in library:
-        command.append(f"-Wl,--version-script={row.folder / library['exports']}")
+        command.append(f"-Wl,--version-script={row.folder / fill(library['exports'], values)}")
     with TemporaryDirectory() as folder:
         needed = cast("Needed | None", library.get("needs"))
         linked = [Path(folder) / needed["soname"]] if needed else []

@@ -368,12 +368,13 @@ def later_version(version: str) -> str:
 
 
 def version_values(version: str) -> dict[str, str]:
-    """Placeholders that every version gives: 12.4.1 → major 12, minor 12.4, dashed 12-4-1."""
+    """Placeholders that every version gives: 12.4.1.7 → major 12, minor 12.4, patch 12.4.1, dashed 12-4-1-7."""
     numbers = version.split(".")
     return {
         "version": version,
         "major": numbers[0],
         "minor": ".".join(numbers[:2]),
+        "patch": ".".join(numbers[:3]),
         "dashed": version.replace(".", "-"),
         "date": time.strftime("%a %b %e %H:%M:%S UTC %Y", time.gmtime(SOURCE_DATE_EPOCH)),
     }

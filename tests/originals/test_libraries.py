@@ -125,9 +125,9 @@ def dynamic(file: Path) -> str:
 
 
 def exported(file: Path) -> set[str]:
-    """Functions and data that the library defines."""
+    """Functions and data that the library defines, with their versions."""
     shown = process.run(["nm", "-D", "--defined-only", str(file)], timeout=60).stdout
-    return {line.split()[-1].partition("@")[0] for line in shown.splitlines() if line.strip()}
+    return {line.split()[-1] for line in shown.splitlines() if line.strip()}
 
 
 def staged(original: Original, tree: Path) -> Path:
@@ -153,6 +153,12 @@ def test_replica_has_the_original_s_names(name: str, tmp_path: Path) -> None:
     pattern = r"\(SONAME\).*\[(.+)\]"
     assert re.findall(pattern, dynamic(link)) == re.findall(pattern, dynamic(found(original))) == [original.file]
     assert {symbol for symbol in exported(link) if not symbol.startswith("gpu_ami")} <= exported(found(original))
+
+
+def test_replica_has_every_library_of_cudnn(tmp_path: Path) -> None:
+    original = originals()["cudnn"]
+    real = sorted(path.name for path in found(original).parent.glob("*.so.9"))
+    assert sorted(path.name for path in staged(original, tmp_path).rglob("*.so.9")) == real
 
 
 @pytest.mark.parametrize("name", ["cudart", "cudnn", "nccl", "cufile"])

@@ -36,7 +36,8 @@ SAMPLES = [
     ("libnccl-ofi", "deb"), ("libnccl-ofi", "rpm"), ("libfabric1-aws", "deb"), ("libfabric-aws", "rpm"),
     ("libnvidia-container-tools", "deb"), ("libnvidia-container1", "rpm"), ("nvidia-imex-580", "deb"),
     ("nvidia-imex", "rpm"),
-    ("amazon-cloudwatch-agent", "deb"), ("amazon-cloudwatch-agent", "rpm"),
+    ("amazon-cloudwatch-agent", "deb"), ("amazon-cloudwatch-agent", "rpm"), ("libcudnn9-cuda-13", "deb"),
+    ("libcudnn9-cuda-12", "rpm"),
 ]  # fmt: skip
 
 
