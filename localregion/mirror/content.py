@@ -173,8 +173,13 @@ def _digests(packages: Mapping[str, Package], pool: Pool) -> list[list[str]]:
 
 
 def _link(made: Path, root: Path) -> None:
-    """Links a folder's files into the tree."""
-    shutil.copytree(made, root, copy_function=os.link, dirs_exist_ok=True)
+    """Links a folder's files into the tree; of two sections' files of one archive, the newer one's."""
+    shutil.copytree(made, root, copy_function=_link_file, dirs_exist_ok=True)
+
+
+def _link_file(source: str, target: str) -> None:
+    Path(target).unlink(missing_ok=True)
+    os.link(source, target)
 
 
 def _write_repository(

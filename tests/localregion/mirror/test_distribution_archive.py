@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gpu_ami.sources import Index, Package, SourceError
 from gpu_ami.sources.package_index import Relation
 from localregion.mirror import distribution_archive
+from localregion.mirror.content import Content
 from localregion.mirror.package_requests import Section
+from localregion.mirror.pool import Pool
 from tests.sources.conftest import Signer, Web, put_apt, signers, vendor, web  # noqa: F401 (fixtures)
 
 STANZAS = """\
@@ -79,6 +83,20 @@ def test_tree_has_the_signed_index_and_what_the_plan_requires(section: Section, 
         "firmware_2-1_amd64.deb": b"its firmware",
         "support_9_all.deb": b"support",
     }
+
+
+def test_two_sections_of_one_archive_are_in_one_tree(section: Section, web: Web, tmp_path: Path) -> None:  # noqa: F811
+    """Both have the archive's index: two plans of one day, as of either kernel module, ended with File exists."""
+    other = Section(
+        "nvidia_driver", "deb", "x86_64", section.text.replace("driver-dkms", "support").replace("2-1", "9")
+    )
+    pool = Pool(tmp_path / "pool", cast(Any, SimpleNamespace(fingerprint="A" * 40)))
+    root = tmp_path / "tree"
+    root.mkdir()
+    Content(archives=[section, other]).write(root, pool, cast(Any, None))
+    names = {path.name for path in root.rglob("*.deb")}
+    assert names == {"driver-dkms_2-1_amd64.deb", "firmware_2-1_amd64.deb", "support_9_all.deb"}
+    assert len(list(root.rglob("InRelease"))) == 1
 
 
 def test_package_with_another_content_is_refused(section: Section, web: Web, tmp_path: Path) -> None:  # noqa: F811
