@@ -41,7 +41,7 @@ def snap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
 def hold(tmp_path: Path) -> Any:
     """What the check reads of the state."""
-    program = node_eks_ubuntu._STATE.replace("/var/lib/snapd/state.json", str(tmp_path / "state.json"))
+    program = node_eks_ubuntu.STATE_PROGRAM.replace("/var/lib/snapd/state.json", str(tmp_path / "state.json"))
     return json.loads(subprocess.run(["python3", "-c", program], capture_output=True, check=True, timeout=60).stdout)
 
 

@@ -27,7 +27,7 @@ _KUBECONFIG = "/var/lib/kubelet/kubeconfig"
 _PLACEHOLDER = "MASTER_ENDPOINT"  # of the kubeconfig, until bootstrap.sh writes the cluster's address
 # What snapd knows: channel of kubelet's snap, hold of all snaps, and of this one (snapcore/snapd, overlord/snapstate).
 # It is there in image files, too, where no snapd answers.
-_STATE = f"""
+STATE_PROGRAM = f"""
 import json
 data = json.load(open("/var/lib/snapd/state.json"))["data"]
 snap = data.get("snaps", {{}}).get("{_SNAP}", {{}})
@@ -53,7 +53,7 @@ _REPLAY = (
 
 
 def _state(host: Any) -> dict[str, Any]:
-    return dict(json.loads(output(host, f"python3 -c {shlex.quote(_STATE)}")))
+    return dict(json.loads(output(host, f"python3 -c {shlex.quote(STATE_PROGRAM)}")))
 
 
 @pytest.mark.needs("promise")
