@@ -52,6 +52,7 @@ CASES = [
     Case("debian12-gpu", Devices(gpu=8, nvswitch=6, efa=4)),
     Case("eks-1.33-al2023-gpu", Devices(gpu=8, nvswitch=4, efa=32)),
     Case("eks-1.35-al2023-nvidia", Devices()),  # it takes a driver at the first boot with a GPU
+    Case("eks-1.35-ubuntu2404-gpu", Devices(gpu=4)),
     Case("pcluster-3.16-ubuntu2404", Devices(gpu=8, nvswitch=4, efa=32)),
     Case("pcluster-3.16-al2023", Devices(gpu=8, nvswitch=6, efa=4)),
     Case("al2023-neuron", Devices(efa=8, neuron=16)),
