@@ -7,6 +7,7 @@ they boot, restart and pass all checks.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -31,7 +32,19 @@ from tests.report.examples import a_check, core_checks
 from validator.results import HostResults
 
 FACTS = {"hardware": "real", "kernel": "6.1.0", "boot_id": "b-1"}
+_SERVICES = ("autoscaling", "cloudwatch", "ec2", "iam", "logs", "scheduler", "ssm", "sts")
 _PRELOADED = (botocore.session, boto3.session, keys, verification, verification_place, publication)
+
+
+def read_services() -> None:
+    """What botocore reads of the services, once for all lines."""
+    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
+    loader = botocore.session.create_loader(None)
+    for name in ("endpoints", "partitions", "sdk-default-configuration"):
+        loader.load_data(name)
+    for service in _SERVICES:
+        for kind in ("service-2", "endpoint-rule-set-1"):
+            loader.load_service_model(service, kind)
 
 
 def quicken() -> None:
@@ -94,6 +107,7 @@ def script_machines() -> None:
 
 def main() -> None:
     cli.make_parser()
+    read_services()
     client.preload()
     quicken()
     script_machines()
