@@ -37,6 +37,11 @@ from validator.transport import cage
 ROOT = Path(__file__).resolve().parents[2]
 TRANSCRIPTS = ROOT / "tests" / "transcripts"
 WITHOUT_DRIVER = TRANSCRIPTS / "nvidia_smi_without_driver.yml"
+# Recipe → what cuInit of its libcuda ends with in the image's files, beside which there is no driver.
+CUDA_INIT = {
+    "debian12-distribution": "CUDA_ERROR_NO_DEVICE (100): ",
+    "debian13-distribution": "CUDA_ERROR_OPERATING_SYSTEM (304): ",
+}
 # Recipe → what its driver says on a machine without a board; None where that was not recorded yet.
 RECIPES = {"debian12-distribution": TRANSCRIPTS / "nvidia_driver_without_board.yml", "debian13-distribution": None}
 # Role hygiene does not run in a sandbox, and no inventory of the base AMI is taken: their checks are left out.
@@ -132,11 +137,11 @@ def test_real_driver_says_that_there_is_no_gpu(image: Image) -> None:
 
 
 def test_compute_probe_names_the_error_of_the_real_libcuda(image: Image) -> None:
-    """NVIDIA's own libcuda, in the image's files: cuInit says that there is no device, and the probe names it."""
+    """NVIDIA's own libcuda, in the image's files: cuInit ends with an error, and the probe names it."""
     printed = image.inside(remote.python("compute_probe", "--seconds", "60"))
     print(printed)
     result = compute.read(printed)
-    assert result.error.startswith("cuInit: cuInit: CUDA_ERROR_NO_DEVICE (100): ")
+    assert result.error.startswith(f"cuInit: cuInit: {CUDA_INIT[image.recipe]}")
     assert (result.replica, result.count, result.gpus) == ("", 0, ())
 
 
