@@ -71,7 +71,12 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     whole = _Parser(prog="nvidia-ctk")
     whole.add_argument("--quiet", action="store_true")
-    whole.set_defaults(run=lambda _: whole.print_help() or 0)
+
+    def print_help(_: argparse.Namespace) -> int:
+        whole.print_help()
+        return 0
+
+    whole.set_defaults(run=print_help)
     commands = whole.add_subparsers(dest="command")
     cdi = commands.add_parser("cdi").add_subparsers(dest="subcommand")
     making = cdi.add_parser("generate")
