@@ -36,7 +36,7 @@ def build(package: Package, into: Path, downloads: Path | None = None) -> Path:
         environment = {"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH)}
         run(
             [dpkg_deb, "--root-owner-group", "-Zgzip", "--build", tree, deb],
-            timeout=120,
+            timeout=staging.PACKING_SECONDS,
             env=environment,
             error=CloudError,
         )

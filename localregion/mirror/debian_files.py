@@ -38,7 +38,11 @@ def unpack(name: str, wanted: Mapping[str, Mapping[str, str]], architecture: str
         for package, file in zip(wanted, fetch(wanted, architecture, downloads), strict=True):
             text.write(f"{file.name.removesuffix('.deb').replace('%3a', ':')}\n")
             with TemporaryDirectory(dir=downloads) as folder:
-                run([find_tool("dpkg-deb", package="dpkg"), "--extract", file, folder], timeout=60, error=CloudError)
+                run(
+                    [find_tool("dpkg-deb", package="dpkg"), "--extract", file, folder],
+                    timeout=_SECONDS,
+                    error=CloudError,
+                )
                 _copy(Path(folder), wanted[package], tree, file.name)
                 _copy_licence(Path(folder), package, tree / "usr/share/doc" / name)
 

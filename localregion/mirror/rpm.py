@@ -65,7 +65,7 @@ def build(package: Package, into: Path, downloads: Path | None = None) -> Path:
         defined = [word for key, value in macros.items() for word in ("--define", f"{key} {value}")]
         rpmbuild = [find_tool("rpmbuild", package="rpm"), "-bb", "--quiet", "--target", package.machine]
         environment = {"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), "HOME": str(work)}
-        run([*rpmbuild, *defined, spec], timeout=120, env=environment, error=CloudError)
+        run([*rpmbuild, *defined, spec], timeout=staging.PACKING_SECONDS, env=environment, error=CloudError)
         (work / "out" / package.file_name).rename(rpm)
     return rpm
 
@@ -136,6 +136,6 @@ def write_repository(folder: Path, gpg: Gpg) -> None:
     createrepo = find_tool("createrepo_c", package="createrepo-c")
     stamp = ["--revision", str(SOURCE_DATE_EPOCH), "--set-timestamp-to-revision"]
     form = ["--no-database", "--simple-md-filenames", "--general-compress-type=gz", "--workers=2"]
-    run([createrepo, "--quiet", *stamp, *form, folder], timeout=120, error=CloudError)
+    run([createrepo, "--quiet", *stamp, *form, folder], timeout=staging.PACKING_SECONDS, error=CloudError)
     index = folder / "repodata" / "repomd.xml"
     gpg.sign(index, index.with_name("repomd.xml.asc"), armor=True)

@@ -25,6 +25,8 @@ _LIBRARY = (
     "-Wall", "-Werror", "-Wl,--build-id=none", "-Wl,--hash-style=both",
 )  # fmt: skip
 Relation = Literal["depends", "provides", "conflicts"]
+# Of a program that packs or indexes packages. One that works needs less: a busy machine packs 200 MB in minutes.
+PACKING_SECONDS = 900.0
 _IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".ruff_cache", ".mypy_cache")
 
 
