@@ -11,6 +11,7 @@ import pytest
 from tests.scripted_host import table_host
 from tests.validator.checks.conftest import Since
 from validator.probes import rights
+from validator.results import CheckRecord
 
 
 def _run_below(tree: Path, kept: list[str], monkeypatch: pytest.MonkeyPatch) -> rights.Rights:
@@ -74,7 +75,7 @@ def test_every_check_must_have_passed_on_the_image() -> None:
     assert rights.of_the_image(Since(("/usr",), judged=False)) == [] and rights.of_the_image(None) == []
 
     class ButOne(Since):
-        def passed(self, check: str) -> object:
+        def passed(self, check: str) -> CheckRecord | None:
             return None if check == rights.CHECKS[1] else super().passed(check)
 
     assert rights.of_the_image(ButOne(("/usr",))) == []
