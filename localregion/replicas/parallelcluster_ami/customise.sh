@@ -48,3 +48,6 @@ done
 mkdir -p "$tree/etc/chef" "$tree/opt/parallelcluster/shared"
 # On AWS, the start of a cluster does this on each node.
 chroot "$tree" systemctl --quiet enable nvidia-persistenced.service nvidia-fabricmanager.service
+# As the cookbook's ami_cleanup.sh does at the end (035bc145, read 2026-11-28).
+find "$tree/var/log" -type f -delete
+: >"$tree/var/log/lastlog"
