@@ -18,6 +18,7 @@ AGENT = "opt/aws/amazon-cloudwatch-agent"
 GPU_METRICS = {"metrics": {"metrics_collected": {"nvidia_gpu": {"measurement": ["utilization_gpu", "memory_used"]}}}}
 SYSTEMS = {
     "debian12": ("debian", "12", "Debian GNU/Linux 12 (bookworm)"),
+    "debian13": ("debian", "13", "Debian GNU/Linux 13 (trixie)"),
     "ubuntu2204": ("ubuntu", "22.04", "Ubuntu 22.04.5 LTS"),
     "ubuntu2404": ("ubuntu", "24.04", "Ubuntu 24.04.3 LTS"),
     "al2023": ("amzn", "2023", "Amazon Linux 2023.9"),
