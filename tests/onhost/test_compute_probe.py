@@ -231,13 +231,13 @@ def test_sigterm_ends_both_processes(machine: Machine) -> None:
 
 def test_mig_devices_count_as_their_own(machine: Machine) -> None:
     """CUDA shows one of them to a process, so each is computed on by a process of its own."""
-    state = {"mig": True, "instances": ["3g.20gb", "4g.20gb"]}
+    state = {"mig": True, "instances": ["1g.5gb"] * 7}
     machine.write("run/nvidia-smi/GPU-00000001-1111-2222-3333-444444444444", json.dumps(state))
-    uuids = [f"MIG-00000001-1111-2222-3333-44444444444{number}" for number in range(2)]
+    uuids = [f"MIG-80000001-1111-2222-3333-44444444444{number}" for number in range(7)]  # none is the board's own
     status, shown, gpus = machine.run("--mig", ",".join(uuids))
-    assert (status, shown["error"], shown["count"]) == (0, None, 2)
+    assert (status, shown["error"], shown["count"]) == (0, None, 7)
     assert [f"MIG-{gpu['mig']}" for gpu in gpus] == uuids
-    assert [gpu["memory_mib"] for gpu in gpus] == [20480, 20480]
+    assert [gpu["memory_mib"] for gpu in gpus] == [5120] * 7
     assert {gpu["uuid"] for gpu in gpus} == {"00000001-1111-2222-3333-444444444444"}
 
 

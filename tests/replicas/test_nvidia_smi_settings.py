@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,7 +83,9 @@ def test_mig_wants_a_reset_and_then_divides(divisible: str) -> None:
     assert smi(divisible, "mig", "-lgi") == (6, "No GPU instances found: Not Found\n")
     code, text = smi(divisible, "mig", "-cgi", "3g.20gb,3g.20gb", "-C")
     assert code == 0 and text.count("Successfully created GPU instance") == 4
-    assert smi(divisible, "-L")[1].count("  MIG 3g.20gb     Device") == 4
+    listed = smi(divisible, "-L")[1]
+    assert listed.count("  MIG 3g.20gb     Device") == 4
+    assert len(set(re.findall(r"UUID: (?:GPU|MIG)-(.*)\)", listed))) == 6
     assert smi(divisible, "mig", "-cgi", "3g.20gb") == (19, "Failed to create GPU instances: Insufficient Resources\n")
 
 

@@ -146,6 +146,7 @@ static int read_instances(const struct device *board, const char *uuid, struct d
 			break;
 		target[count] = *board;
 		target[count].total = (uint64_t)strtoul(at + 2, NULL, 10) << 30;
+		target[count].own_uuid[0] = board->uuid[0] ^ 0x80; /* never the board's own */
 		target[count].own_uuid[15] = (board->uuid[15] & 0xf0) | (count & 0xf);
 		target[count].nvlink = 0;
 		count++;

@@ -147,7 +147,8 @@ def _line(gpu: Gpu) -> str:
 
     text = "GPU %d: %s (UUID: %s)\n" % (gpu.index, gpu.name, gpu.uuid)
     for number, name in enumerate(settings.instances(gpu)):
-        uuid = "MIG-" + gpu.uuid[4:-1] + "%x" % number
+        # Another than the board's, whatever its last digit is; libcuda and nvidia-ctk make the same.
+        uuid = "MIG-%x%s%x" % (int(gpu.uuid[4], 16) ^ 8, gpu.uuid[5:-1], number)
         text += "  %s Device %2d: (UUID: %s)\n" % (("MIG " + name).ljust(15), number, uuid)
     return text
 

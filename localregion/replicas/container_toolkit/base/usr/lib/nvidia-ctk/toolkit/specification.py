@@ -45,7 +45,8 @@ def mig_devices(uuid: str) -> list[str] | None:
     state = json.loads(read("%s/%s" % (RUN, uuid)) or "{}")
     if not state.get("mig"):
         return None
-    return ["MIG-%s%x" % (uuid[4:-1], number) for number in range(len(state.get("instances") or ()))]
+    first = int(uuid[4], 16) ^ 8  # as in nvidia-smi
+    return ["MIG-%x%s%x" % (first, uuid[5:-1], number) for number in range(len(state.get("instances") or ()))]
 
 
 def driver_version() -> str:
