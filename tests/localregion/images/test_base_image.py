@@ -118,7 +118,8 @@ def test_image_is_built_once_and_kept(home: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(path.name for path in (home / "base").iterdir()) == [image.path.name, archive.name, "lock"]
 
 
-def test_an_image_of_another_architecture_has_its_packages(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that are run from now on, which are those of `_tools`."""
     commands: list[list[str]] = []
     _tools(monkeypatch, mke2fs_works=True)
     fake = base_image.run
@@ -127,8 +128,13 @@ def test_an_image_of_another_architecture_has_its_packages(home: Path, monkeypat
         commands.append([str(word) for word in command])
         return fake(command, **options)  # type: ignore[arg-type]
 
-    required: list[str] = []
     monkeypatch.setattr(base_image, "run", run)
+    return commands
+
+
+def test_an_image_of_another_architecture_has_its_packages(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = _recorded(monkeypatch)
+    required: list[str] = []
     monkeypatch.setattr(base_image, "require_programs", required.append)
     image = base_image.ensure(home, QUIET, "arm64")
     assert image.path.name.startswith("debian-12-arm64-gpu-ami-") and required == ["arm64"]
@@ -140,15 +146,7 @@ def test_an_image_of_another_architecture_has_its_packages(home: Path, monkeypat
 
 
 def test_an_image_of_another_release_is_of_its_suite(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[list[str]] = []
-    _tools(monkeypatch, mke2fs_works=True)
-    fake = base_image.run
-
-    def run(command: Sequence[str | Path], **options: object) -> Completed:
-        commands.append([str(word) for word in command])
-        return fake(command, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(base_image, "run", run)
+    commands = _recorded(monkeypatch)
     for release in (BOOKWORM, RELEASES["debian13"]):
         base_image.ensure(home, QUIET, release=release)
     calls = [command for command in commands if "mmdebstrap" in command]
