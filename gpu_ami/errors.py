@@ -18,7 +18,9 @@ The library raises; only `cli.py` prints and exits.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Sequence
+from types import FrameType
 from typing import Literal, TypedDict
 
 
@@ -30,11 +32,27 @@ def counted(number: int, noun: str) -> str:
 ExitCode = Literal[1, 2, 3, 4, 5, 8, 130]
 
 
+_AT_ONCE_SECONDS = 0.5
+
+
 def end_as_by_ctrl_c() -> None:
-    """SIGTERM and SIGHUP end this program as Ctrl-C does: through every `finally` that cleans up."""
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    """SIGTERM and SIGHUP end this program as Ctrl-C does: through every `finally` that cleans up.
+
+    `timeout` sends its signal to the program and to its group, so to the program twice: signals within half a second
+    are one. The second would end the cleaning up before Packer was told to.
+    """
+    last = -_AT_ONCE_SECONDS
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _AT_ONCE_SECONDS:
+            last = now
+            signal.default_int_handler(signum, frame)
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:  # nohup: the run outlives the terminal
-            signal.signal(signum, signal.default_int_handler)
+            signal.signal(signum, interrupt)
 
 
 class ErrorDocument(TypedDict):

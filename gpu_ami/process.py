@@ -229,6 +229,14 @@ def run(  # noqa: PLR0913
     """
     words = tuple(str(word) for word in command)
     started = time.monotonic()
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        stop(process, first=stop_with, grace=grace, on_kill=on_kill)
+
+    watchdog = threading.Timer(timeout, expire)
+    watchdog.daemon = True
     process = spawn(
         words,
         env=env,
@@ -238,19 +246,11 @@ def run(  # noqa: PLR0913
         stderr=subprocess.STDOUT if on_line else subprocess.PIPE,
         death_signal=stop_with,
     )
-    running_processes.add(process)
-    if on_start:
-        on_start(process)
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        stop(process, first=stop_with, grace=grace, on_kill=on_kill)
-
-    watchdog = threading.Timer(timeout, expire)
-    watchdog.daemon = True
-    watchdog.start()
     try:
+        running_processes.add(process)
+        if on_start:
+            on_start(process)
+        watchdog.start()
         if on_line:
             out, err = "".join(_echo(process, on_line)), ""
         else:

@@ -85,6 +85,33 @@ process.run(["sh", "-c", script], on_line=lambda line: print(line, flush=True), 
     assert gone(child)
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_two_signals_at_once_are_one(signum: signal.Signals, tmp_path: Path) -> None:
+    """`timeout` signals the program and its group: what the program runs is told once, and may clean up."""
+    code = """
+import signal
+from gpu_ami import process
+from gpu_ami.errors import end_as_by_ctrl_c
+end_as_by_ctrl_c()
+script = "trap 'sleep 1; echo cleaned; exit' INT; echo $$; while :; do sleep 0.1; done"
+run = dict(timeout=60, stop_with=signal.SIGINT, grace=20, on_kill=lambda: print("killed"))
+process.run(["sh", "-c", f"exec >>{FILE}; {script}"], **run)
+"""
+    file = tmp_path / "said"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", f"FILE = {str(file)!r}\n{code}"], stderr=subprocess.PIPE, text=True
+    )
+    while not file.exists() or not file.read_text():
+        time.sleep(0.02)
+    time.sleep(0.3)  # the driver waits for it by now
+    for _ in range(2):
+        driver.send_signal(signum)
+    _, err = driver.communicate(timeout=20)
+    assert "KeyboardInterrupt" in err and driver.returncode != 0
+    child, *said = file.read_text().split()
+    assert said == ["cleaned"] and gone(int(child))
+
+
 def test_missing_program_is_named() -> None:
     with pytest.raises(MissingTool, match="no-such-program is not installed"):
         process.run(["no-such-program"], timeout=1)
