@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import re
 import signal
 import socketserver
@@ -24,8 +25,12 @@ from validator import cloudwatch
 # jsonschema would make 38 grammars of IRIs with it, two seconds in each process; no schema here has an IRI.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 aws_clients.share()
-# What `make test-all` hands to pytest: a `make` that a test starts would look for the outer one's jobs.
-_OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "PYTEST_XDIST_AUTO_NUM_WORKERS")
+# What `make test-all LINT=` hands to pytest: a `make` that a test starts would look for the outer one's jobs, and would
+# leave out linters, too.
+_OF_MAKE = (
+    *("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "PYTEST_XDIST_AUTO_NUM_WORKERS"),
+    *re.findall(r"(\w+)=", os.environ.get("MAKEFLAGS", "")),
+)
 # A server that is told to stop looks for that every 0.5 s if nothing else is said.
 for _server in (socketserver.BaseServer, BaseWSGIServer):
     _server.serve_forever.__defaults__ = (0.02,)

@@ -90,6 +90,11 @@ def test_types_are_checked_while_tests_run(checkout: Path, target: str) -> None:
     assert [line for line in found if "alone" in line] == []
 
 
+def test_tests_do_not_inherit_what_was_said_to_the_make_around_them() -> None:
+    """.ci/run says LINT= to its own, for which the makes of these tests would leave out linters, too."""
+    assert not {"MAKEFLAGS", "MAKELEVEL", "LINT"} & set(os.environ)
+
+
 def test_linters_that_have_run_are_left_out(checkout: Path) -> None:
     make(checkout, "setup")
     calls(checkout)
