@@ -5,6 +5,7 @@ The faults are data, `gpu_ami/faults/definitions/<role>.yml`, a list of
     description    the defect, in one sentence
     inject         sh script, run as root, that creates the defect
     revert         sh script that removes it, also after an incomplete `inject`; backups are kept in /run
+    applies        sh script, run as root before `inject`: exit status 0 if the machine has what the defect is about
     caught_by      the check that must fail
     as_found       of an AMI that others built, where caught_by needs a promise of a recipe: the check that must fail in
                    its place, or `findings::ID`, a finding of `gpu-ami observe`
@@ -48,6 +49,7 @@ _GRAMMAR = Keys(
         "description": Text("the defect, in one sentence", r"[\s\S]+"),
         "inject": _SCRIPT,
         "revert": _SCRIPT,
+        "applies": _SCRIPT,
         "caught_by": Text("nvidia_driver::test_versions", r"\S+"),
         "as_found": Text("observed::test_sources_agree", r"\S+"),
         "also": ListOf(Text("logs::*", r"\S+")),
@@ -70,6 +72,7 @@ class Fault:
     inject: str
     revert: str
     caught_by: str
+    applies: str = ""
     as_found: str = ""
     also: tuple[str, ...] = ()
     live: bool = False

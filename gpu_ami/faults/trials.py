@@ -25,7 +25,7 @@ from validator.plan import OBSERVED
 
 if TYPE_CHECKING:
     from validator.results import CheckRecord
-    from validator.transport import Connection
+    from validator.transport import Connection, Finished
 
 _RED = ("FAIL", "FLAKY")
 _SCRIPT_SECONDS = 240.0
@@ -67,6 +67,7 @@ class FaultSession:
         self.join = join
         self.known: list[str] = []  # ids of the checks that gave a verdict on the machine without a fault
         self.findings: set[str] = set()  # of `observe`, on the machine without a fault
+        self._applies: dict[str, bool] = {}  # ids of faults with a script `applies`
         self._connection: Connection | None = None
 
     def __enter__(self) -> FaultSession:
@@ -202,8 +203,15 @@ class FaultSession:
                 return f"{fault.caught_by} shows nothing on this machine"
         elif not any(catalogue.is_named(fault, name) for name in self.known):
             return f"{fault.caught_by} gives no verdict on this machine"
-        fits = fnmatch.fnmatchcase(self.target.instance_type, fault.instance_type)
-        return "" if fits else f"only on {fault.instance_type}"
+        if not fnmatch.fnmatchcase(self.target.instance_type, fault.instance_type):
+            return f"only on {fault.instance_type}"
+        return "" if self._has_object(fault) else f"the machine lacks what it is about: {fault.applies.strip()}"
+
+    def _has_object(self, fault: Fault) -> bool:
+        """Result of the fault's script `applies`, which runs once."""
+        if fault.applies and fault.id not in self._applies:
+            self._applies[fault.id] = self._run(fault.applies).rc == 0
+        return self._applies.get(fault.id, True)
 
     def try_one(self, fault: Fault) -> Trial:
         """Injects one fault, runs the checks, reverts it."""
@@ -335,17 +343,19 @@ class FaultSession:
 
     def restore_script(self, text: str) -> None:
         """Runs a script as root. MachineError: its exit status is not 0, or the host could not be reached."""
-        from validator.transport import SshError
-
-        text += _AGENT_HAS_READ if _STARTS_AGENT.search(text) else ""
-        try:
-            done = self.connect().run("sudo -n sh -s", timeout=_SCRIPT_SECONDS, input=text.encode())
-        except SshError as error:
-            self._disconnect()  # the fault may have closed the connection: the next script opens a new one
-            raise MachineError(str(error)) from error
+        done = self._run(text + (_AGENT_HAS_READ if _STARTS_AGENT.search(text) else ""))
         if done.rc != 0:
             output = (done.stdout + done.stderr).decode(errors="replace").strip()
             raise MachineError(f"the script exited with status {done.rc}", details=output.splitlines()[-5:])
+
+    def _run(self, text: str) -> Finished:
+        from validator.transport import SshError
+
+        try:
+            return self.connect().run("sudo -n sh -s", timeout=_SCRIPT_SECONDS, input=text.encode())
+        except SshError as error:
+            self._disconnect()  # the fault may have closed the connection: the next script opens a new one
+            raise MachineError(str(error)) from error
 
     def connect(self) -> Connection:
         """Return the open connection to the machine, or a new one where it was lost."""

@@ -135,6 +135,25 @@ def test_a_fault_that_does_not_apply_is_out_of_scope(
     assert not machine.scripts
 
 
+def test_a_fault_of_what_the_machine_lacks_is_out_of_scope(session: FaultSession, machine: Machine) -> None:
+    asked = fault(applies="has it")
+    machine.fails = {"has it": 1}
+    trial = session.try_one(asked)
+    assert (trial.outcome, trial.message) == ("out of scope", "the machine lacks what it is about: has it")
+    assert [trial.outcome for trial in session.try_all([asked, fault(id="y")], lambda proof: None, together=True)] == [
+        "out of scope",
+        "detected",
+    ]
+    assert machine.scripts.count("has it") == 1 and machine.scripts.count("break it") == 1
+
+    machine.fails = {}
+    assert session.try_one(dataclasses.replace(asked, id="z")).outcome == "detected"
+
+    machine.fails = {"has it": ConnectionDropped("it went away", "")}
+    with pytest.raises(MachineError, match="it went away"):
+        session.try_one(dataclasses.replace(asked, id="another"))
+
+
 @pytest.mark.parametrize(
     ("fields", "options"),
     [

@@ -14,7 +14,17 @@ backend              testinfra's backend over these
 """
 
 from validator.transport.shell import Answer, Command
-from validator.transport.ssh import Connection, SshError, Target, TransportFault, parse_url
+from validator.transport.ssh import Connection, Finished, SshError, Target, TransportFault, parse_url
 from validator.transport.transcript_values import FILE as TRANSCRIPT_FILE
 
-__all__ = ["TRANSCRIPT_FILE", "Answer", "Command", "Connection", "SshError", "Target", "TransportFault", "parse_url"]
+__all__ = [
+    "TRANSCRIPT_FILE",
+    "Answer",
+    "Command",
+    "Connection",
+    "Finished",
+    "SshError",
+    "Target",
+    "TransportFault",
+    "parse_url",
+]
