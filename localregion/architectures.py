@@ -57,6 +57,10 @@ class Architecture:
             return find_tool("gcc", package="gcc")
         return find_tool(self.compiler, package=self.tools.get(self.compiler, f"gcc-{self.name}-linux-gnu"))
 
+    def can_compile(self) -> bool:
+        """Whether `gcc` finds a compiler."""
+        return is_there("gcc" if self.is_native else self.compiler)
+
     def missing_packages(self) -> list[str]:
         """Debian packages with what this host lacks for it; none on a host of this architecture."""
         tools = {} if self.is_native else self.tools
@@ -91,18 +95,23 @@ def is_there(tool: str) -> bool:
     return Path(tool).exists() if tool.startswith("/") else shutil.which(tool) is not None
 
 
-def require_programs(name: str) -> None:
-    """Makes this host run programs of an architecture, also in other roots.
-
-    CloudError: the kernel has no binfmt_misc, or only root could register the interpreter. MissingTool: packages for
-    images of that architecture are not installed.
-    """
-    architecture = ARCHITECTURES[name]
-    missing = architecture.missing_packages()
+def require_packages(name: str) -> None:
+    """MissingTool: packages for images of that architecture are not installed on this host."""
+    missing = ARCHITECTURES[name].missing_packages()
     if missing:
         install = f"apt-get install --no-install-recommends {' '.join(missing)}"
         message = f"this host is {platform.machine()}, and for images of {name} these packages are not installed"
         raise MissingTool(f"{message}: {', '.join(missing)}", hint=f"{install} (make prove and make recipes do that)")
+
+
+def require_programs(name: str) -> None:
+    """Makes this host run programs of an architecture, also in other roots.
+
+    CloudError: the kernel has no binfmt_misc, or only root could register the interpreter. MissingTool: as
+    `require_packages`.
+    """
+    require_packages(name)
+    architecture = ARCHITECTURES[name]
     if architecture.is_native or _is_registered(architecture):
         return
     interpreter = _INTERPRETERS / f"{architecture.machine}-binfmt-P"

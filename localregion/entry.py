@@ -85,6 +85,9 @@ class LocalRegion:
         return self._progress
 
     def prepare(self, plan: PlanDocument) -> None:
+        from localregion import architectures
+
+        architectures.require_packages(plan["architecture"])
         self._ensure_mirror(plan)
 
     def publish_source_ami(self, plan: PlanDocument) -> None:

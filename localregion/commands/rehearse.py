@@ -133,8 +133,9 @@ def _rehearse(
     from gpu_ami.errors import counted
     from gpu_ami.files import home_dir
     from gpu_ami.region import SANDBOX, SessionRequest
-    from localregion.rehearsal import rehearse
+    from localregion.rehearsal import candidates, rehearse
 
+    found = candidates.check_host(found, progress)
     waiting = [candidate for candidate in found if not candidate.is_settled]
     if not waiting:
         return [candidate.row for candidate in found]

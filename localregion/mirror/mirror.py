@@ -38,6 +38,7 @@ from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
+from localregion.architectures import ARCHITECTURES
 from localregion.mirror import content as mirror_content
 from localregion.mirror import deb, debian_archive, distribution_archive, git_repositories, rpm, signing
 from localregion.mirror import deb as packages
@@ -164,9 +165,7 @@ def ensure(
         recent = [
             section
             for section in _remember(base / "asked.json", asked)
-            if section in asked
-            or not distribution_archive.is_requested(section)
-            or pool.has_folder(distribution_archive.identity(section))  # no other plan waits for a download
+            if section in asked or _is_at_hand(section, pool)
         ]
         content = mirror_content.resolve(recent, agent_package)
         _read_debian(content, pool, asked, progress)
@@ -179,6 +178,13 @@ def ensure(
         _point_to(base, root)
         _forget_old(base, root)
     return _described(root)
+
+
+def _is_at_hand(section: Section, pool: Pool) -> bool:
+    """Whether what another plan asked for can be added: without a download, and with a compiler for its packages."""
+    if not ARCHITECTURES[section.architecture].can_compile():
+        return False
+    return not distribution_archive.is_requested(section) or pool.has_folder(distribution_archive.identity(section))
 
 
 def _read_debian(content: Content, pool: Pool, asked: list[Section], progress: Progress) -> None:

@@ -16,17 +16,18 @@ import gpu_ami
 import localregion
 import validator
 from gpu_ami.build import layering
-from gpu_ami.errors import GpuAmiError, UsageError
+from gpu_ami.errors import GpuAmiError, MissingTool, UsageError
 from gpu_ami.files import data_root
 from gpu_ami.plan import Plan, make_plan
 from gpu_ami.recipes import section
-from localregion.architectures import ARCHITECTURES
+from localregion.architectures import ARCHITECTURES, require_packages
 from localregion.images import rootfs_layers, source_ami
 from localregion.rehearsal import results
 from localregion.rehearsal.results import LEFT_OUT, NO_BASE_IMAGE, Rehearsal
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Place
+    from gpu_ami.progress import Progress
     from gpu_ami.recipes import PlanDocument
     from localregion.images import Base
 
@@ -89,6 +90,25 @@ def prepare(candidate: Candidate, place: Place, *, boot: bool, fresh: bool) -> C
         row = replace(earlier, recipe=str(candidate.recipe), unchanged=True)
         return replace(candidate, row=row, is_settled=True)
     return replace(candidate, row=row)
+
+
+def check_host(found: Sequence[Candidate], progress: Progress) -> list[Candidate]:
+    """The candidates, of which those are settled whose architecture needs packages that this host lacks."""
+    errors: dict[str, MissingTool] = {}
+    waiting = [candidate for candidate in found if not candidate.is_settled]
+    for architecture in sorted({candidate.row.architecture for candidate in waiting}):
+        try:
+            require_packages(architecture)
+        except MissingTool as error:
+            errors[architecture] = error
+            images = [candidate.image for candidate in waiting if candidate.row.architecture == architecture]
+            progress.note(f"{', '.join(images)}: {error.message} ({error.hint})")
+    return [
+        replace(candidate, row=candidate.row.failing(errors[candidate.row.architecture]), is_settled=True)
+        if not candidate.is_settled and candidate.row.architecture in errors
+        else candidate
+        for candidate in found
+    ]
 
 
 def smallest(plan: PlanDocument) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from gpu_ami import cli, pipeline
 from gpu_ami.recipes import all_recipes
 from gpu_ami.region import SessionRequest
+from localregion import architectures
 from localregion.rehearsal import Candidate, Options, Rehearsal, candidates, rehearse
 from tests.json_documents import valid
 
@@ -32,7 +34,10 @@ class Run:
 
     def find(self, recipes: Sequence[Path], out: Path, place: Any) -> list[Candidate]:
         self.found = {"recipes": list(recipes), "out": out, "sandbox": place.machines.sandbox_builder}
-        rows = [Rehearsal(path.stem, str(path), "x86_64", "", 0, "debian12") for path in recipes]
+        rows = [
+            Rehearsal(path.stem, str(path), "arm64" if "arm64" in path.stem else "x86_64", "", 0, "debian12")
+            for path in recipes
+        ]
         pairs = [(row, self.known.get(row.image)) for row in rows]
         return [
             Candidate(Path(row.recipe), out / row.image, known or row, is_settled=known is not None)
@@ -57,6 +62,7 @@ class Run:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    monkeypatch.setattr(architectures, "is_there", lambda _tool: True)
     recorded = Run()
     monkeypatch.setattr(candidates, "find", recorded.find)
     monkeypatch.setattr(candidates, "prepare", recorded.prepare)
@@ -133,6 +139,35 @@ def test_list_builds_nothing(run: Run, capsys: pytest.CaptureFixture[str]) -> No
     run.known = {"debian12-gpu": Rehearsal("debian12-gpu", "r.yml", "x86_64", "FAIL", 1)}
     assert cli.main(["rehearse", "debian12-gpu", "debian12-hopper", "--list"]) == 1
     assert run.rehearsed == [] and "debian12-hopper: LEFT OUT: not rehearsed yet" in capsys.readouterr().out
+
+
+@pytest.fixture
+def no_compiler(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An x86_64 host that has all programs for images of arm64 but the compiler."""
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(architectures, "is_there", lambda tool: tool != "aarch64-linux-gnu-gcc")
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_missing_compiler_is_said_before_the_build_and_stops_its_recipes_alone(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["al2023-arm64", "debian12-gpu", "ubuntu2204-arm64"]
+    assert cli.main(["rehearse", *names]) == 2
+    shown = capsys.readouterr()
+    assert run.rehearsed == ["debian12-gpu"]
+    assert "3 recipes: 2 ERROR, 1 PASS" in shown.out
+    reason = "this host is x86_64, and for images of arm64 these packages are not installed: gcc-aarch64-linux-gnu"
+    assert f"al2023-arm64, ubuntu2204-arm64: ERROR: {reason}" in shown.out
+    assert f"al2023-arm64, ubuntu2204-arm64: {reason}" in shown.err
+    assert "apt-get install --no-install-recommends gcc-aarch64-linux-gnu" in shown.err
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_recipes_that_are_not_built_need_no_compiler(drawn: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rehearse", "al2023-arm64", "--list"]) == 0
+    assert cli.main(["rehearse", "--sample", "abc"]) == 0
+    assert "gcc-aarch64-linux-gnu" not in "".join(capsys.readouterr())
 
 
 def test_json_is_by_its_schema(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import platform
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.errors import CloudError, MissingTool, UsageError
 from gpu_ami.process import run
 from gpu_ami.progress import Progress
 from localregion.mirror import deb as packages
@@ -64,6 +66,21 @@ def test_ledger_that_cannot_be_read_is_begun_anew(fresh: Path) -> None:
     (fresh / "mirror").mkdir()
     (fresh / "mirror/asked.json").write_text("[{")
     assert mirror.ensure(fresh, plan=plan(roles=["agent"]), progress=QUIET).origin == {"agent": "replica"}
+
+
+def test_plan_that_cannot_be_packed_here_stops_no_other(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a compiler of arm64: plans of x86_64 are packed in the same home, before and after."""
+    real = shutil.which
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(
+        shutil, "which", lambda name, **rest: None if name == "aarch64-linux-gnu-gcc" else real(name, **rest)
+    )
+    foreign = plan(architecture="arm64", roles=["tool"])
+    with pytest.raises(MissingTool, match="aarch64-linux-gnu-gcc is not installed"):
+        mirror.ensure(fresh, plan=foreign, progress=QUIET)
+    assert mirror.ensure(fresh, plan=plan(roles=["agent"]), progress=QUIET).origin == {"agent": "replica"}
+    with pytest.raises(MissingTool):
+        mirror.ensure(fresh, plan=foreign, progress=QUIET)
 
 
 def test_daemon_serves_what_is_there(mirror_home: Path, tree: mirror.MirrorTree) -> None:

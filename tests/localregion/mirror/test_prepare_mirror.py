@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from gpu_ami import pipeline
 from gpu_ami.build import image
 from gpu_ami.cloud.place import ApiAccess, Place
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import MissingTool, UsageError
 from gpu_ami.plan.document import Plan, digest_of
 from gpu_ami.progress import Progress
 from gpu_ami.region import SessionRequest
-from localregion import region
+from localregion import architectures, region
 from localregion.commands import region_verbs as command
 from localregion.images import source_ami
 from localregion.mirror import mirror
@@ -25,6 +26,7 @@ QUIET = Progress("quiet")
 DOCUMENT: dict[str, Any] = {
     "schema": "gpu-ami/plan/1",
     "image": "an-image",
+    "architecture": "x86_64",
     "roles": [],
     "instance_types": [],
     "build": {"instance_type": "m6i.2xlarge", "root_volume_gib": 40},
@@ -68,6 +70,20 @@ def test_plans_packages_are_there_before_it_is_built(
     asked = [one for one in done if one[0] == "mirror"]
     assert asked == [("mirror", None, agent), ("mirror", DOCUMENT | {"digest": "sha256:0"}, agent)]
     assert done[0] == "up" and done[-1] == "release"
+
+
+def test_packages_that_this_host_lacks_are_said_before_the_mirror(
+    tmp_path: Path, done: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(architectures, "is_there", lambda tool: tool != "aarch64-linux-gnu-gcc")
+    plan = Plan(DOCUMENT | {"digest": "sha256:0", "architecture": "arm64"})
+    with (
+        pytest.raises(MissingTool, match="these packages are not installed: gcc-aarch64-linux-gnu"),
+        pipeline.open_session(SessionRequest(), QUIET) as session,
+    ):
+        pipeline.build_stage(plan, tmp_path, session, fresh=True)
+    assert [one for one in done if one[0] == "mirror"] == [("mirror", None, None)]
 
 
 def test_conditions_reach_the_region_and_have_no_meaning_on_aws(
