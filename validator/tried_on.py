@@ -38,7 +38,7 @@ def tried_with(check: str) -> tuple[str, tuple[str, ...]]:
 
 
 def why_no_source(check: str) -> str:
-    """Why a check of tiers T2 to T4 was tried on replicas alone; "" if nothing is stated."""
+    """Why a check of tiers T2 to T4 or TN was tried on replicas alone; "" if nothing is stated."""
     return str(_recorded()[REPLICA].get(check.partition("@")[0], ""))
 
 

@@ -104,6 +104,13 @@ def test_ids_are_those_of_the_report(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 @pytest.mark.slow
+def test_checks_of_gpus_and_nodes_have_a_source_or_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = [row for row in rows(capsys) if row["tier"] in ("T2", "T3", "TN", "T4")]
+    alone = [row["id"] for row in listed if row["tried_on"] == "replica"]
+    assert alone and [name for name in alone if not tried_on.why_no_source(name)] == []
+
+
+@pytest.mark.slow
 def test_tier_and_role_select(capsys: pytest.CaptureFixture[str]) -> None:
     selected = rows(capsys, "--tier", "T0", "--role", "hygiene")
     assert selected and {(row["tier"], row["role"]) for row in selected} == {("T0", "hygiene")}

@@ -18,11 +18,13 @@ import sys
 import traceback
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_ami.plan.document import image_tags
 from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machine_group import known_of
 from tests.onhost.neuron_monitor.programs import publisher_module
@@ -94,9 +96,11 @@ def _session(folder: Path, out: Path) -> None:
     if values.metrics or "neuron_monitor" in values.plan:
         plugins.append(_Sent(values) if values.metrics else _Published(values))
         options.append(f"--instance-id={_INSTANCE}")
-    if values.cluster:  # of a node: the checks of tier TN alone
+    if values.cluster or any(
+        name.startswith("node_in_") for name in values.only
+    ):  # of a node: the checks of tier TN alone
         joined.write(path, _JOINED)
-        plugins.append(_Cluster(values))
+        plugins.append(_Cluster(values, transcript.transcript_of(folder)))
         options += [f"--join={path}", "--aws-region=recorded"]
     options += [str(CHECKS / name.replace("::", ".py::", 1)) for name in values.only] or [str(CHECKS)]
     # A real machine has no packages of the local region.
@@ -405,12 +409,12 @@ class _Published(_Sent):
 class _Cluster(_Made):
     """What a cluster knows of a node, by the names of docs/transcripts.md."""
 
-    def __init__(self, values: transcript_values.Values) -> None:
+    def __init__(self, values: transcript_values.Values, machine: transcript.Transcript) -> None:
         super().__init__(values)
-        self.known = _Known(values)
+        self.machine, self.known = machine, _Known(values)
 
-    def all_cluster_file(self) -> _Unrecorded:
-        return _Unrecorded()
+    def all_cluster_file(self) -> _Join:
+        return _Join(self.known)
 
     def all_cloudwatch(self) -> _Known:
         return self.known
@@ -431,13 +435,79 @@ class _Cluster(_Made):
         instance = node_in_ecs.read_instance({"containerInstanceArn": ""} | self.known.of("container instance"))
         return node_in_ecs.Registered(_JOINED, self.known, instance)  # type: ignore[arg-type]
 
-    def node_in_ecs_tasks(self) -> _Known:
-        return self.known
+    def node_in_ecs_tasks(self) -> _Tasks:
+        return _Tasks(self.request.getfixturevalue("host"), self.known)
 
     def node_in_slurm_started(self) -> Any:
-        rows = node_in_slurm.read_nodes(self.known.of("scontrol"))
-        self.known.names, self.known.versions = [row.name for row in rows], ["not recorded"]
-        return node_in_slurm.Started(self.known, registered=tuple(rows))  # type: ignore[arg-type]
+        rows: Any = _Unrecorded()
+        if "scontrol" in self.values.cluster:
+            rows = tuple(node_in_slurm.read_nodes(self.known.of("scontrol")))
+        return node_in_slurm.Started(_Slurm(self.known, self.machine, rows), registered=rows)  # type: ignore[arg-type]
+
+
+class _Join(_Unrecorded):
+    """What `gpu-ami` learns of an AMI of ParallelCluster before the checks start."""
+
+    def __init__(self, known: _Known) -> None:
+        self.known = known
+
+    @property
+    def expected_tags(self) -> dict[str, str]:
+        return image_tags(plan_of(self.known.values))
+
+    @property
+    def tags(self) -> Any:
+        return self.known.of("ami tags")
+
+    @property
+    def dry_run(self) -> Any:
+        return self.known.of("dry run")
+
+
+class _Slurm(_Unrecorded):
+    """Slurm and munge as their programs printed, on the nodes that slurmctld has, or on two."""
+
+    versions = ("not recorded",)
+    strangers = node_in_slurm.SlurmCluster.strangers
+
+    def __init__(self, known: _Known, machine: transcript.Transcript, rows: Any) -> None:
+        self.known, self.machine = known, machine
+        self.names = [row.name for row in rows] if isinstance(rows, tuple) else [node.name for node in _NODES]
+        self.together = _Together([_Node(machine, number) for number in range(len(self.names))])
+
+    @property
+    def uuids(self) -> list[list[str]]:
+        listed = [member.run("nvidia-smi -L").text for member in self.together.members]
+        return [re.findall(r"\(UUID: (GPU-[0-9a-f-]+)\)", text) for text in listed]
+
+    def run(self, _: int, gpus: int) -> ssh.Finished:
+        done = self.known.of(f"srun --gres=gpu:{gpus}")
+        text = "".join(_labelled(number, task) for number, task in enumerate(done.get("tasks", ())))
+        return ssh.Finished(done["status"], text.encode(), done.get("stderr", "").encode(), 0.0)
+
+    def logs(self) -> str:
+        return "not recorded"
+
+
+def _labelled(number: int, task: Mapping[str, Any]) -> str:
+    """What `srun --label` prints of a task: its node, and the GPUs that it saw."""
+    lines = [f"node {task['node']}", *_of_probe(task).splitlines()]
+    return "".join(f"{number}: {line}\n" for line in lines)
+
+
+@dataclass
+class _Tasks(_Unrecorded):
+    """Tasks of ECS as it answered."""
+
+    host: Any
+    service: _Known
+
+    @property
+    def registered(self) -> _Tasks:
+        return self
+
+    def start(self, gpus: int) -> Any:
+        return node_in_ecs.read_started(self.service.of(f"task for {gpus} GPUs"))
 
 
 class _Partial(dict[str, Any]):
@@ -460,8 +530,6 @@ class _Known(_Unrecorded):
 
     def __init__(self, values: transcript_values.Values) -> None:
         self.values = values
-        self.names: list[str] = []
-        self.versions: list[str] = []
 
     def of(self, name: str) -> Any:
         if name not in self.values.cluster:
@@ -481,15 +549,8 @@ class _Known(_Unrecorded):
     def delete_pod(self, _: str) -> None:
         pass
 
-    def start(self, gpus: int) -> Any:
-        return node_in_ecs.read_started(self.of(f"task for {gpus} GPUs"))
-
-    def run(self, _: int, gpus: int) -> ssh.Finished:
-        done = self.of(f"srun --gres=gpu:{gpus}")
-        return ssh.Finished(done["status"], b"", done["stderr"].encode(), 0.0)
-
-    def logs(self) -> str:
-        return "not recorded"
+    def ended(self, *_: Any) -> Any:
+        return node_in_ecs.read_started({"tasks": [self.of("ended task")]})
 
 
 def _trace_readings() -> None:
