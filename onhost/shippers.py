@@ -5,7 +5,7 @@ programs that look for Xids. A part of observation.py, which sends it along. Pyt
 import json
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 Row = Dict[str, Any]
 
@@ -95,10 +95,8 @@ def agent(tree: Any, units: Units) -> Row:
     settings = [line.strip() for line in common.splitlines() if line.strip() and not line.strip().startswith("#")]
     told = [
         {"path": path, "command": " ".join(match.group(0).split())}
-        for path in startup_files(tree)
-        for match in re.finditer(
-            r"amazon-cloudwatch-agent-ctl[^\n;|]*?-a[ =]?(?:fetch|append)-config[^\n;|]*", tree.text(path) or ""
-        )
+        for path, code in started_at_boot(tree, units)
+        for match in re.finditer(_CONFIGURES_AGENT, code)
     ]
     name = "amazon-cloudwatch-agent.service"
     return {
@@ -109,6 +107,13 @@ def agent(tree: Any, units: Units) -> Row:
         "unread": unread(tree, [part["config"] for part in parts], " ".join(row["command"] for row in told)),
     }  # fmt: skip
 
+
+# Commands that configure the agent: in a shell's form or as a list of arguments, or what is written to where it reads.
+_CONFIGURES_AGENT = re.compile(
+    r"amazon-cloudwatch-agent-ctl\b[^\n;|]*?\b(?:fetch|append)-config\b[^\n;|]*"
+    r"|[^\n;|]*?(?:>|\btee\b|\bcp\b|\binstall\b|\bmv\b|\bln\b|\bcurl\b|\bwget\b)[^\n;|]*"
+    + AGENT + r"/etc/amazon-cloudwatch-agent\.(?:json\b|d/)[^\n;|]*"
+)  # fmt: skip
 
 # Where wizards and people leave configurations (config.json beside the binaries is the agent's own wizard's).
 UNREAD = (
@@ -142,7 +147,52 @@ def startup_files(tree: Any) -> List[str]:
         "/var/lib/cloud/instance/scripts/*"
     )
     paths += tree.glob("/var/lib/cloud/scripts/per-*/*") + tree.glob("/etc/cloud/cloud.cfg.d/*.cfg")
+    paths += [path for folder in UNIT_FOLDERS for path in tree.glob(folder + "/*.service.d/*.conf")]
     return paths + [path for pattern in STARTERS for path in tree.glob(pattern)]
+
+
+def started_at_boot(tree: Any, units: Units) -> List[Tuple[str, str]]:
+    """Path and code of what a boot runs that may configure the agent, and of the programs that it starts."""
+    found: Dict[str, str] = {}
+    for path in startup_files(tree):
+        unit = (
+            os.path.basename(os.path.dirname(path))[: -len(".d")] if path.endswith(".conf") else os.path.basename(path)
+        )
+        if path.endswith((".service", ".timer", ".conf")) and units.why_not(unit):
+            continue
+        for current, code in started_by(tree, path):
+            found.setdefault(current, code)
+    return sorted(found.items())
+
+
+# --- programs that something starts ---------------------------------------------------------------------------------
+
+_ASSIGNED = re.compile(r"(?m)^\s*(?:export\s+|readonly\s+|local\s+)?([A-Za-z_]\w*)=[\"']?(/[\w./@+-]+)[\"']?\s*$")
+
+
+def code_of(text: str) -> str:
+    """A script without comments, its continued lines joined, a shell's variables that name a path in their place."""
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    code = re.sub(r"\\\n\s*", " ", code)
+    for name, value in _ASSIGNED.findall(code):
+        code = re.sub(r"\$(?:\{%s\}|%s\b)" % (name, name), value, code)
+    return code
+
+
+def started_by(tree: Any, starter: str) -> List[Tuple[str, str]]:
+    """Path and code of a unit, script or table of cron, and of the scripts that it starts; of eight at most."""
+    found: List[Tuple[str, str]] = []
+    waiting: List[str] = [starter]
+    while waiting and len(found) < 8:
+        current = waiting.pop(0)
+        text = tree.text(current, 200_000)
+        if text is None or current in dict(found):
+            continue
+        code = code_of(text)
+        found.append((current, code))
+        if current == starter or text.startswith("#!"):
+            waiting += [name for name in re.findall(r"/[\w./+-]{3,}", code) if is_program(tree, name)]
+    return found
 
 
 # --- other shippers -------------------------------------------------------------------------------------------------
@@ -233,13 +283,21 @@ def kernel_input(sections: Sequence[str]) -> str:
 # --- who captures Xids ----------------------------------------------------------------------------------------------
 
 SNAPSHOT, FOLLOWS = "snapshot", "follows"
+_KERNEL_LOG = r"/var/log/(?:messages|syslog|kern\.log)\b"
+# Programs and libraries that give every new kernel line, but for those that read a file of rsyslog.
 _FOLLOWS = re.compile(
     r"/dev/kmsg|dmesg[^\n|;&]*\s(?:-\w*[wW]\w*|--follow(?:-new)?)\b|journalctl[^\n|;&]*\s(?:-\w*f\w*|--follow)\b"
-    r"|tail[^\n|;&]*\s(?:-\w*[fF]\w*|--follow\S*)[^\n|;&]*/var/log/(?:messages|syslog|kern\.log)"
-    r"|[\"']tail[\"'][^\n]*/var/log/(?:messages|syslog|kern\.log)|[\"']dmesg[\"'][^\n]*[\"'](?:-\w*[wW]|--follow)"
-    r"|[\"']journalctl[\"'][^\n]*[\"'](?:-\w*f\w*|--follow)[\"']"
+    r"|[\"']dmesg[\"'][^\n]*[\"'](?:-\w*[wW]|--follow)|[\"']journalctl[\"'][^\n]*[\"'](?:-\w*f\w*|--follow)[\"']"
+    r"|\bjournal\.Reader\b[\s\S]*?\.(?:wait|process|fileno)\("
 )
-_SNAPSHOT = re.compile(r"\bdmesg\b|/var/log/dmesg|journalctl[^\n]*(?:-\w*k\w*|--dmesg)")
+_FOLLOWS_FILE = re.compile(
+    r"tail[^\n|;&]*\s[\"']?(?:-\w*[fF]\w*|--follow\S*)[^\n|;&]*" + _KERNEL_LOG + r"|[\"']tail[\"'][^\n]*" + _KERNEL_LOG
+)
+# A program that opens the file itself, and waits for more of it.
+_WAITS_FOR_MORE = re.compile(
+    r"\.(?:seek|readline)\([\s\S]*\bsleep\(|\bsleep\([\s\S]*\.readline\(|\btailer\.follow\(|(?i:\binotify|\bwatchdog\b)"
+)
+_SNAPSHOT = re.compile(r"\bdmesg\b|/var/log/dmesg|journalctl[^\n]*(?:-\w*k\w*|--dmesg)|\bjournal\.Reader\b")
 _KERNEL_LINES = re.compile(r"NVRM|\bXid\b|\bXID\b", re.IGNORECASE)
 
 
@@ -247,27 +305,29 @@ def scripts(tree: Any, units: Units) -> List[Row]:
     """Programs that units, timers, cron and boot start, and that look for the driver's lines.
 
     how: FOLLOWS reads new kernel lines as they come; SNAPSHOT reads what was there when it ran. Of a SNAPSHOT, `again`
-    says that something starts it again and again (cron, a timer, a loop in it). off: why no boot starts it.
+    says that something starts it again and again (cron, a timer, a loop in it). reads: files of rsyslog from which it
+    has the lines; [] where it has them of the kernel or the journal. off: why no boot starts it.
     """
     found: Dict[str, Row] = {}
     starters = {tree.resolve(path): path for pattern in STARTERS for path in tree.glob(pattern)}
     for path in sorted(starters.values()):
-        waiting = [path]
-        seen: Set[str] = set()
-        while waiting and len(seen) < 8:
-            current = waiting.pop(0)
-            text = tree.text(current, 200_000)
-            if current in seen or text is None:
-                continue
-            seen.add(current)
-            code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-            if _KERNEL_LINES.search(code) and (_FOLLOWS.search(code) or _SNAPSHOT.search(code)):
+        for current, code in started_by(tree, path):
+            if _KERNEL_LINES.search(code) and reading(code):
                 row = described(tree, units, current, path, code)
                 if current not in found or (found[current]["off"] and not row["off"]):
                     found[current] = row
-            if current == path or text.startswith("#!"):
-                waiting += [name for name in re.findall(r"/[\w./+-]{3,}", code) if is_program(tree, name)]
     return [found[path] for path in sorted(found)]
+
+
+def reading(code: str) -> Optional[Tuple[str, List[str]]]:
+    """How a program reads kernel lines, and of which files of rsyslog; None where it reads none."""
+    if _FOLLOWS.search(code):
+        return FOLLOWS, []
+    files = sorted(set(re.findall(_KERNEL_LOG, code)))
+    if files:
+        waits = re.search(r"\bopen\(", code) and _WAITS_FOR_MORE.search(code)
+        return (FOLLOWS if waits or _FOLLOWS_FILE.search(code) else SNAPSHOT), files
+    return (SNAPSHOT, []) if _SNAPSHOT.search(code) else None
 
 
 def is_program(tree: Any, path: str) -> bool:
@@ -279,14 +339,15 @@ def is_program(tree: Any, path: str) -> bool:
 
 
 def described(tree: Any, units: Units, path: str, starter: str, code: str) -> Row:
-    follows = bool(_FOLLOWS.search(code))
+    how, reads = reading(code) or (SNAPSHOT, [])
     timed = starter.endswith(".timer") or "cron" in starter or is_repeated(tree, starter, code)
     looped = bool(re.search(r"\bwhile\b[^\n]*(?:true|True|1|:)\s*[:;\n]", code)) and "/var/log/dmesg" not in code
-    writes = sorted(set(re.findall(r"/var/(?:log|opt)/[\w./+-]+", code)) - {"/var/log/dmesg", "/var/log/messages"})
+    output = re.findall(r"(?m)^Standard(?:Output|Error)=(?:append|file|truncate):(/\S+)", tree.text(starter) or "")
+    named = re.findall(r"/var/(?:log|opt)/[\w./+-]+", code)
+    writes = {*output, *named} - {"/var/log/dmesg", "/var/log/messages", *reads}
     return {
-        "path": path, "started_by": starter, "how": FOLLOWS if follows else SNAPSHOT,
-        "again": timed or looped, "writes": writes, "off": not_started(tree, units, path, starter),
-        "ships": ships(code),
+        "path": path, "started_by": starter, "how": how, "reads": reads, "again": timed or looped,
+        "writes": sorted(writes), "off": not_started(tree, units, path, starter), "ships": ships(code),
     }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def capture_of(observation: Observation) -> list[Capture]:
         reason = "amazon-cloudwatch-agent.service is masked: nothing is sent"
         captures = [replace(way, captures=False, reason=reason) for way in captures]
     captures += [way for shipper in shippers(observation) for way in _of_shipper(observation, shipper)]
-    return captures + [way for script in _scripts(observation) for way in _of_sender(script)]
+    return captures + [way for script in _scripts(observation) for way in _of_sender(observation, script)]
 
 
 def shippers(observation: Observation) -> Sequence[Mapping[str, Any]]:
@@ -92,7 +92,7 @@ def _scripts(observation: Observation) -> list[Mapping[str, Any]]:
     return list(observation.document["captures"]["scripts"])
 
 
-def _of_sender(script: Mapping[str, Any]) -> Iterator[Capture]:
+def _of_sender(observation: Observation, script: Mapping[str, Any]) -> Iterator[Capture]:
     """A script that sends lines to CloudWatch Logs itself. An observation of an earlier version does not say so."""
     for group in script.get("ships", ()):
         by = f"{script['path']}, started by {script['started_by']}"
@@ -100,7 +100,9 @@ def _of_sender(script: Mapping[str, Any]) -> Iterator[Capture]:
         if script.get("off"):
             captures, reason = False, f"nothing starts the script: {script['off']}"
         elif script["how"] != FOLLOWS:
-            captures, reason = False, "the script reads a snapshot of dmesg: a later Xid is not in it"
+            captures, reason = False, _once(script)
+        elif unwritten := _unwritten(observation, script):
+            captures, reason = False, unwritten
         yield Capture("kernel log", group, "the script's own", by, captures, reason)
 
 
@@ -142,7 +144,7 @@ def _of_file(observation: Observation, path: str, group: str, stream: str) -> Ca
             return Capture(path, group, stream, f"rsyslog ({row['rule']})", True, "rsyslog writes every kernel line")
     for script in captures["scripts"]:
         if any(_matches(path, written) for written in script["writes"]):
-            return _of_script(script, path, group, stream)
+            return _of_script(observation, script, path, group, stream)
     if path == "/var/log/dmesg":
         return Capture(path, group, stream, "", False, "a snapshot of the boot: a later Xid is not in it")
     if path in _LIVE_NAMES:
@@ -151,17 +153,36 @@ def _of_file(observation: Observation, path: str, group: str, stream: str) -> Ca
     return None
 
 
-def _of_script(script: Mapping[str, Any], path: str, group: str, stream: str) -> Capture:
+def _once(script: Mapping[str, Any]) -> str:
+    read = " and ".join(script.get("reads", ())) or "a snapshot of dmesg"
+    return f"the script reads {read}{' once' if script.get('reads') else ''}: a later Xid is not in it"
+
+
+def _unwritten(observation: Observation, script: Mapping[str, Any]) -> str:
+    """Why the file that a script follows never grows; "" where it grows, or the script needs none."""
+    reads = script.get("reads", ())  # an earlier version did not say so
+    if not reads or any(row["file"] in reads for row in _syslog(observation)):
+        return ""
+    off = [row["off"] for row in observation.document["captures"]["syslog"] if row["file"] in reads]
+    files = " and ".join(reads)
+    return (
+        f"the script reads {files}, which {f'is not written: {off[0]}' if off else 'no rsyslog writes on this image'}"
+    )
+
+
+def _of_script(observation: Observation, script: Mapping[str, Any], path: str, group: str, stream: str) -> Capture:
     by = f"{script['path']}, started by {script['started_by']}"
     if script.get("off"):
         return Capture(path, group, stream, by, False, f"nothing starts the script: {script['off']}")
+    if unwritten := _unwritten(observation, script):
+        return Capture(path, group, stream, by, False, unwritten)
     if script["how"] == FOLLOWS:
         return Capture(path, group, stream, by, True, "the script follows the kernel log")
     if script["again"]:
-        return Capture(
-            path, group, stream, by, None, "the script reads dmesg again and again; lines may come twice or late"
-        )
-    return Capture(path, group, stream, by, False, "the script reads a snapshot of dmesg: a later Xid is not in it")
+        read = " and ".join(script.get("reads", ())) or "dmesg"
+        reason = f"the script reads {read} again and again; lines may come twice or late"
+        return Capture(path, group, stream, by, None, reason)
+    return Capture(path, group, stream, by, False, _once(script))
 
 
 def _matches(pattern: str, path: str) -> bool:

@@ -146,6 +146,34 @@ def test_kernel_log_of_rsyslog_captures(tmp_path: Path) -> None:
 
 # Every place that the agent reads at its start: https://github.com/aws/amazon-cloudwatch-agent (translator/cmdutil).
 @pytest.mark.parametrize(
+    ("rsyslog", "captures", "reason"),
+    [
+        ("enabled", True, "the script follows the kernel log"),
+        (
+            "not enabled",
+            False,
+            "the script reads /var/log/kern.log, which is not written: rsyslog.service is not enabled",
+        ),
+        ("", False, "the script reads /var/log/kern.log, which no rsyslog writes on this image"),
+    ],
+)
+def test_a_script_that_follows_a_file_of_rsyslog_needs_it(
+    rsyslog: str, captures: bool, reason: str, tmp_path: Path
+) -> None:
+    image = foreign.Image(tmp_path, "debian12")
+    image.program("opt/xid.sh", "#!/bin/sh\ntail -F /var/log/kern.log | grep Xid >> /var/log/xid.log\n")
+    image.unit("xid.service", "ExecStart=/opt/xid.sh")
+    if rsyslog:
+        image.write("usr/sbin/rsyslogd", "")
+        image.write("etc/rsyslog.conf", "kern.*\t\t-/var/log/kern.log\n")
+    if rsyslog == "enabled":
+        image.enable("rsyslog.service")
+    image.agent("amazon-cloudwatch-agent.json", foreign.sends(("/var/log/xid.log", "/team/xid")))
+    (way,) = observe.capture_of(observe.read_files(image.done()))
+    assert (way.captures, way.reason) == (captures, reason)
+
+
+@pytest.mark.parametrize(
     "where",
     [
         "amazon-cloudwatch-agent.json",

@@ -99,3 +99,95 @@ def test_a_unit_that_is_restarted_runs_again(lines: tuple[str, ...], code: str, 
     image.unit("a.service", *lines)
     tree = observation.Tree(str(tmp_path))
     assert shippers.is_repeated(tree, "/etc/systemd/system/a.service", code) is again
+
+
+_SEEK = "#!/usr/bin/python3\nimport time\nwith open('/var/log/kern.log') as f:\n    f.seek(0, 2)\n    while True:\n"
+_JOURNAL = (
+    "#!/usr/bin/python3\nfrom systemd import journal\n"
+    "reader = journal.Reader()\nreader.add_match(_TRANSPORT='kernel')\n"
+)
+
+
+# Forms in which teams write what looks for Xids: (script, how it reads, files of rsyslog that it reads).
+@pytest.mark.parametrize(
+    ("script", "how", "reads"),
+    [
+        ("tail -F -n0 /var/log/kern.log | grep 'NVRM: Xid'", shippers.FOLLOWS, ["/var/log/kern.log"]),
+        ('LOG=/var/log/kern.log\ntail -n 0 -F "${LOG}" | grep Xid', shippers.FOLLOWS, ["/var/log/kern.log"]),
+        (
+            f"{_SEEK}        if 'Xid' in f.readline(): pass\n        time.sleep(1)",
+            shippers.FOLLOWS,
+            ["/var/log/kern.log"],
+        ),
+        (
+            "#!/usr/bin/python3\nfor line in open('/var/log/syslog'): 'Xid' in line",
+            shippers.SNAPSHOT,
+            ["/var/log/syslog"],
+        ),
+        ("grep 'NVRM: Xid' /var/log/kern.log", shippers.SNAPSHOT, ["/var/log/kern.log"]),
+        ("journalctl \\\n  --dmesg \\\n  --follow | grep Xid", shippers.FOLLOWS, []),
+        (
+            f"{_JOURNAL}while True:\n    reader.wait()\n    for entry in reader: 'Xid' in entry['MESSAGE']",
+            shippers.FOLLOWS,
+            [],
+        ),
+        (f"{_JOURNAL}for entry in reader: 'Xid' in entry['MESSAGE']", shippers.SNAPSHOT, []),
+        ("dmesg | grep Xid", shippers.SNAPSHOT, []),
+    ],
+)
+def test_how_a_script_reads_kernel_lines(script: str, how: str, reads: list[str], tmp_path: Path) -> None:
+    image = foreign.Image(tmp_path, "debian12")
+    image.program("opt/team/xid", f"#!/bin/sh\n{script}\n" if not script.startswith("#!") else script)
+    output = "StandardOutput=append:/var/log/team/xid.log"
+    image.unit("xid.service", "ExecStart=/opt/team/xid", output)
+    tree = observation.Tree(str(tmp_path))
+    (row,) = shippers.scripts(tree, shippers.Units(tree))
+    assert (row["how"], row["reads"], row["writes"]) == (how, reads, ["/var/log/team/xid.log"])
+
+
+_CTL = "/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
+_JSON = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json"
+
+
+@pytest.mark.parametrize(
+    ("script", "command"),
+    [
+        (
+            f"{_CTL} \\\n  -a fetch-config \\\n  -c ssm:gpu -s",
+            "amazon-cloudwatch-agent-ctl -a fetch-config -c ssm:gpu -s",
+        ),
+        (
+            f"CTL={_CTL}\n$CTL -m ec2 -c ssm:gpu -a append-config",
+            "amazon-cloudwatch-agent-ctl -m ec2 -c ssm:gpu -a append-config",
+        ),
+        (f"aws ssm get-parameter --name gpu > {_JSON}", f"aws ssm get-parameter --name gpu > {_JSON}"),
+        (
+            f"#!/usr/bin/python3\nrun(['{_CTL}', '-a', 'fetch-config'])",
+            "amazon-cloudwatch-agent-ctl', '-a', 'fetch-config'])",
+        ),
+        (f"{_CTL} -a status", None),
+        (f"cat {_JSON}", None),
+    ],
+)
+def test_a_configuration_that_a_unit_s_script_fetches(script: str, command: str | None, tmp_path: Path) -> None:
+    image = foreign.Image(tmp_path, "ubuntu2204")
+    image.program("opt/team/agent", f"#!/bin/sh\n{script}\n" if not script.startswith("#!") else script)
+    image.unit("agent-configuration.service", "Type=oneshot", "ExecStart=/opt/team/agent")
+    told = shippers.agent(tree := observation.Tree(str(tmp_path)), shippers.Units(tree))["fetched_at_boot"]
+    assert told == ([{"path": "/opt/team/agent", "command": command}] if command else [])
+
+    (tmp_path / "etc/systemd/system/multi-user.target.wants/agent-configuration.service").unlink()
+    assert not shippers.agent(tree, shippers.Units(tree))["fetched_at_boot"], "no boot starts it"
+
+
+def test_other_places_of_a_boot_fetch_a_configuration(tmp_path: Path) -> None:
+    image = foreign.Image(tmp_path, "ubuntu2204")
+    image.enable("amazon-cloudwatch-agent.service")
+    command = f"{_CTL} -a fetch-config -c ssm:gpu"
+    image.write("etc/systemd/system/amazon-cloudwatch-agent.service.d/ssm.conf", f"[Service]\nExecStartPre={command}\n")
+    image.write("etc/cloud/cloud.cfg.d/99-gpu.cfg", f"runcmd:\n  - [{command.replace(' ', ', ')}]\n")
+    told = shippers.agent(tree := observation.Tree(str(tmp_path)), shippers.Units(tree))["fetched_at_boot"]
+    assert [row["path"] for row in told] == [
+        "/etc/cloud/cloud.cfg.d/99-gpu.cfg",
+        "/etc/systemd/system/amazon-cloudwatch-agent.service.d/ssm.conf",
+    ]
