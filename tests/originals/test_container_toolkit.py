@@ -7,6 +7,8 @@ answers with a driver alone. `make real` (root for device nodes, network; the bu
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tomllib
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +38,11 @@ from validator.probes import containers
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("root_user")]
 
 RELEASE = "1.20.1"  # which variables/locks/ecs-al2023-gpu.json plans
+VERSION = (1, 20, 1)
 DRIVER = "580.95.05"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 REPLICA = REPLICAS / "container_toolkit/base/usr"
-# Of the original alone. They change what a container sees of the host, not which GPUs it has.
-HOOKS_OF_THE_ORIGINAL = {
-    "apply-cuda-memory-limits", "disable-device-node-modification", "enable-cuda-compat", "update-application-profile",
-}  # fmt: skip
+DRIVERS = ("535.309.01", DRIVER, "595.91.07")
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,22 @@ class Toolkit:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
-    folder, root = fetch.toolkit(RELEASE), tmp_path_factory.mktemp("driver")
+    return with_driver(tmp_path_factory.mktemp("driver"), DRIVER)
+
+
+def with_driver(root: Path, driver: str) -> Toolkit:
+    """The original, and in root the libraries and device nodes of a driver."""
     for name in (LIBRARIES, "dev"):
         (root / name).mkdir(parents=True)
     source = Path(__file__).with_name("libnvidia_ml.c")
     for name, text in {"libnvidia-ml": source, "libcuda": Path("/dev/null")}.items():
-        library = root / LIBRARIES / f"{name}.so.{DRIVER}"
-        words = ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", f'-DDRIVER="{DRIVER}"', f"-Wl,-soname,{name}.so.1"]
+        library = root / LIBRARIES / f"{name}.so.{driver}"
+        words = ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", f'-DDRIVER="{driver}"', f"-Wl,-soname,{name}.so.1"]
         process.run([*words, "-o", str(library), "-x", "c", str(text)], timeout=60)
         library.with_name(f"{name}.so.1").symlink_to(library.name)
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
         os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    return Toolkit(folder, root)
+    return Toolkit(fetch.toolkit(RELEASE), root)
 
 
 def replica(*words: str, program: str = "nvidia-ctk", path: str = "") -> subprocess.CompletedProcess[str]:
@@ -94,6 +98,13 @@ def replica(*words: str, program: str = "nvidia-ctk", path: str = "") -> subproc
 def anonymous(text: str) -> str:
     """Without commit and time."""
     return re.sub(r"commit: \S+", "commit: #", re.sub(r'time="[^"]*"', "time=#", text))
+
+
+@contextlib.contextmanager
+def monkeypatched_input(text: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(text))
+        yield
 
 
 @pytest.fixture
@@ -153,9 +164,55 @@ def test_specification_has_the_original_s_devices(
     assert "NVIDIA_VISIBLE_DEVICES=void" in common["env"]
     mounts = {Path(mount["containerPath"]).name for mount in common["mounts"]}
     assert f"libcuda.so.{DRIVER}" in mounts and f"libnvidia-ml.so.{DRIVER}" in mounts
-    hooks = [hook["args"][1] for hook in common["hooks"]]
-    hooks += [hook["args"][1] for row in real["devices"] for hook in row["containerEdits"].get("hooks", ())]
-    assert set(hooks) - HOOKS_OF_THE_ORIGINAL == {hook["args"][1] for hook in ours["containerEdits"]["hooks"]}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_hooks_are_the_original_s(
+    toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    """The same hooks in the same order, with the same words and variables, for each device and for all."""
+    root = tmp_path / "root"
+    made = with_driver(root, driver)
+    output = tmp_path / "original" / "nvidia.yaml"
+    assert made.generate(output).returncode == 0
+    monkeypatch.setattr(toolkit("specification"), "DEV", str(root / "dev"))
+    monkeypatch.setattr(toolkit("specification"), "LIBRARIES", (str(root / LIBRARIES),))
+    monkeypatch.setattr(toolkit("specification"), "driver_version", lambda: driver)
+
+    def edits(path: Path) -> dict[str, Any]:
+        document = yaml.safe_load(path.read_text(encoding="utf-8").replace(f"{root}/", "/").replace(str(root), "/"))
+        rows = {row["name"]: row["containerEdits"] for row in document["devices"]}
+        rows["common"] = document["containerEdits"]
+        return {name: (row.get("env"), row.get("hooks"), row.get("mounts")) for name, row in rows.items()}
+
+    assert edits(written(toolkit, tmp_path) / "nvidia.yaml") == edits(output)
+
+
+def test_a_container_s_files_are_the_original_s(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
+    """What the hooks of files leave in a container with CUDA of a newer branch, and the node of one GPU."""
+    folder, left = fetch.toolkit(RELEASE), []
+    commands = [("enable-cuda-compat", f"--host-driver-version={DRIVER}"), ("update-application-profile",)]
+    for name in ("original", "ours"):
+        bundle = tmp_path / name
+        root = bundle / "rootfs"
+        for path in ("dev", "usr/local", "opt/cuda/compat"):
+            (root / path).mkdir(parents=True)
+        (root / "usr/local/cuda").symlink_to("/opt/cuda")
+        (root / "opt/cuda/compat/libcuda.so.595.91.07").write_bytes(b"")
+        os.mknod(root / "dev/nvidia3", 0o666 | stat.S_IFCHR, os.makedev(195, 3))
+        (bundle / "config.json").write_text('{"root": {"path": "rootfs"}, "process": {}}', encoding="utf-8")
+        for command in commands:
+            state = json.dumps({"ociVersion": "1.0.2", "id": "a", "status": "created", "bundle": str(bundle)})
+            if name == "original":
+                program = [str(folder / "nvidia-cdi-hook"), *command]
+                done = subprocess.run(program, input=state, capture_output=True, text=True, timeout=60, check=False)
+                assert done.returncode == 0, done.stderr
+            else:
+                with monkeypatched_input(state):
+                    assert toolkit("hook").main(list(command)) == 0
+        files = {str(path.relative_to(root)): path for path in root.glob("etc/**/*") if path.is_file()}
+        left.append({re.sub(r"-[\w-]+\.conf$", "-#.conf", name): path.read_text() for name, path in files.items()})
+    assert left[0] == left[1] and len(left[0]) == 2
 
 
 def test_without_a_gpu_nothing_is_written(
@@ -169,7 +226,7 @@ def test_without_a_gpu_nothing_is_written(
     assert done.returncode == 1 and not (tmp_path / "none.yaml").exists()
     monkeypatch.setattr(toolkit("specification"), "gpus", list)
     with pytest.raises(toolkit("log").Failure) as failure:
-        toolkit("control").generate(Namespace(output=str(tmp_path / "ours.yaml")))
+        toolkit("control").generate(Namespace(output=str(tmp_path / "ours.yaml"), version=VERSION))
     assert str(failure.value) == message
 
 
@@ -280,7 +337,7 @@ def test_a_container_gets_what_the_original_gives_it(
     done = original.run("nvidia-container-runtime", *words, path=runc, settings=tmp_path)
     own = toolkit("settings").Settings(str(settings))
     try:
-        toolkit("runtime").modify(str(ours), (1, 20), own)
+        toolkit("runtime").modify(str(ours), VERSION, own)
         message = ""
     except toolkit("log").Failure as failure:
         message = str(failure)

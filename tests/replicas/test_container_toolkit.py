@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import stat
+import subprocess
 import sys
 import tomllib
 from argparse import Namespace
@@ -66,9 +69,9 @@ def toolkit(
         del sys.modules[name]
 
 
-def written(toolkit: Callable[[str], Any], tmp_path: Path) -> Path:
+def written(toolkit: Callable[[str], Any], tmp_path: Path, version: tuple[int, ...] = (1, 20, 1)) -> Path:
     """The folder with the specification of the machine."""
-    assert toolkit("control").generate(Namespace(output=str(tmp_path / "cdi/nvidia.yaml"))) == 0
+    assert toolkit("control").generate(Namespace(output=str(tmp_path / "cdi/nvidia.yaml"), version=version)) == 0
     return tmp_path / "cdi"
 
 
@@ -97,9 +100,68 @@ def test_specification_is_as_the_original_writes_it(toolkit: Callable[[str], Any
     common = document["containerEdits"]
     assert [Path(node["path"]).name for node in common["deviceNodes"]] == ["nvidia-uvm", "nvidiactl"]
     assert [mount["containerPath"] for mount in common["mounts"]] == [str(tmp_path / f"lib/libcuda.so.{VERSION}")]
-    assert [hook["args"][1] for hook in common["hooks"]] == ["create-symlinks", "update-ldcache"]
+    (links, _, cache, *_) = [hook["args"] for hook in common["hooks"]]
+    assert links[2:] == ["--link", f"libcuda.so.1::{tmp_path}/lib/libcuda.so"]
+    assert cache[2:] == ["--folder", f"{tmp_path}/lib"]
     # What it reads is what a YAML parser reads.
     assert toolkit("registry").specifications([str(tmp_path / "cdi")])[0][1] == document
+
+
+@pytest.mark.parametrize(
+    ("version", "hooks", "of_a_device", "variables"),
+    [
+        ((1, 16, 2), ["create-symlinks", "update-ldcache"], [], 1),
+        ((1, 17, 8), ["create-symlinks", "enable-cuda-compat", "update-ldcache"], [], 1),
+        (
+            (1, 19, 1),
+            ["create-symlinks", "enable-cuda-compat", "update-ldcache", "disable-device-node-modification"],
+            [],
+            2,
+        ),
+        (
+            (1, 20, 1),
+            [
+                "create-symlinks", "enable-cuda-compat", "update-ldcache", "disable-device-node-modification",
+                "update-application-profile",
+            ],
+            ["apply-cuda-memory-limits"],
+            2,
+        ),
+    ],
+)  # fmt: skip
+def test_hooks_are_those_of_the_release(
+    toolkit: Callable[[str], Any],
+    tmp_path: Path,
+    version: tuple[int, ...],
+    hooks: list[str],
+    of_a_device: list[str],
+    variables: int,
+) -> None:
+    document = yaml.safe_load((written(toolkit, tmp_path, version) / "nvidia.yaml").read_text(encoding="utf-8"))
+    first, common = document["devices"][0]["containerEdits"], document["containerEdits"]
+    assert [hook["args"][1] for hook in common["hooks"]] == hooks
+    assert [hook["args"][1] for hook in first.get("hooks", ())] == of_a_device
+    assert len(common["env"]) == variables
+    assert toolkit("registry").specifications([str(tmp_path / "cdi")])[0][1] == document
+
+
+def test_links_of_the_machine_are_made_in_the_container(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    (folder / "libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
+    (folder / "libcuda.so").symlink_to("libcuda.so.1")
+    (folder / f"libnvidia-ml.so.{VERSION}").touch()
+    (folder / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{VERSION}")
+
+    def links(version: tuple[int, ...]) -> list[str]:
+        document = yaml.safe_load((written(toolkit, tmp_path, version) / "nvidia.yaml").read_text(encoding="utf-8"))
+        return [word for word in document["containerEdits"]["hooks"][0]["args"][2:] if word != "--link"]
+
+    assert links((1, 18, 1)) == [f"libcuda.so.1::{folder}/libcuda.so"]
+    assert links((1, 20, 1)) == [
+        f"libcuda.so.1::{folder}/libcuda.so",
+        f"libcuda.so.{VERSION}::{folder}/libcuda.so.1",
+        f"libnvidia-ml.so.{VERSION}::{folder}/libnvidia-ml.so.1",
+    ]
 
 
 def test_list_names_what_the_specification_has(
@@ -119,7 +181,7 @@ def test_without_gpus_nothing_is_written(
 ) -> None:
     monkeypatch.setattr(toolkit("specification"), "PROC", str(tmp_path / "nothing"))
     with pytest.raises(toolkit("log").Failure, match="failed to initialize NVML: ERROR_DRIVER_NOT_LOADED"):
-        toolkit("control").generate(Namespace(output=str(tmp_path / "run/nvidia.yaml")))
+        toolkit("control").generate(Namespace(output=str(tmp_path / "run/nvidia.yaml"), version=(1, 20, 1)))
     assert not (tmp_path / "run").exists()
 
 
@@ -142,7 +204,7 @@ def test_a_container_gets_what_it_requests(
     settings = toolkit("settings").Settings(str(tmp_path / "none"))
     settings.folders = [str(written(toolkit, tmp_path))]
     (tmp_path / "config.json").write_text(json.dumps(spec(f"NVIDIA_VISIBLE_DEVICES={value}")), encoding="utf-8")
-    toolkit("runtime").modify(str(tmp_path), (1, 18), settings)
+    toolkit("runtime").modify(str(tmp_path), (1, 20, 1), settings)
     changed = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert devices(changed) == expected
     rules = changed["linux"].get("resources", {}).get("devices", [])
@@ -150,7 +212,7 @@ def test_a_container_gets_what_it_requests(
     if expected:
         assert "NVIDIA_VISIBLE_DEVICES=void" in changed["process"]["env"]
         assert [mount["source"] for mount in changed["mounts"]] == [str(tmp_path / f"lib/libcuda.so.{VERSION}")]
-        assert len(changed["hooks"]["createContainer"]) == 2
+        assert len(changed["hooks"]["createContainer"]) == 5
 
 
 def test_an_annotation_requests_devices_as_kubelets_does(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
@@ -206,6 +268,77 @@ def test_hook_links_the_library_in_the_container(toolkit: Callable[[str], Any], 
     for _ in range(2):
         toolkit("hook").create_symlinks(root, ["libcuda.so.1::/usr/lib/libcuda.so"])
     assert str((tmp_path / "rootfs/usr/lib/libcuda.so").readlink()) == "libcuda.so.1"
+
+
+def container(folder: Path, **process: Any) -> Path:
+    """The root of a container whose bundle is folder."""
+    (folder / "rootfs").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}, "process": process}), encoding="utf-8")
+    return folder / "rootfs"
+
+
+@pytest.mark.parametrize(("compat", "driver", "used"), [("595.91.07", "580.1.1", True), ("580.2.2", "580.1.1", False)])
+def test_cuda_of_a_newer_branch_is_found_in_the_container(
+    toolkit: Callable[[str], Any], tmp_path: Path, compat: str, driver: str, used: bool
+) -> None:
+    root = container(tmp_path)
+    (root / "usr/local").mkdir(parents=True)
+    (root / "opt/cuda-13/compat").mkdir(parents=True)
+    (root / "usr/local/cuda").symlink_to("/opt/cuda-13")
+    (root / f"opt/cuda-13/compat/libcuda.so.{compat}").touch()
+    toolkit("hook").enable_cuda_compat(str(root), driver)
+    written = [path.read_text() for path in root.glob("etc/ld.so.conf.d/*")]
+    assert written == (["/opt/cuda-13/compat\n"] if used else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [("A: 1\nModifyDeviceFiles: 1\n", "A: 1\nModifyDeviceFiles: 0\n"), ("ModifyDeviceFiles: 0\n", ""), ("A: 1\n", "")],
+)
+def test_params_of_the_container_forbid_device_nodes(toolkit: Callable[[str], Any], text: str, changed: str) -> None:
+    assert toolkit("hook").without_modification(text) == changed
+
+
+def test_params_are_mounted_in_the_container(tmp_path: Path) -> None:
+    """In a namespace of its own; needs root, as runc's hooks have."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    root, params = container(tmp_path / "bundle"), tmp_path / "params"
+    params.write_text("ModifyDeviceFiles: 1\nDeviceFileMode: 438\n", encoding="utf-8")
+    inside = Path(f"{root}{params}")
+    inside.parent.mkdir(parents=True)
+    inside.touch()
+    program = f"""
+import sys
+sys.path.insert(0, {str(SOURCES / "usr/lib/nvidia-ctk")!r})
+from toolkit import hook
+hook.PARAMS = {str(params)!r}
+hook.disable_device_node_modification({str(root)!r})
+print(open({str(inside)!r}).read())
+"""
+    command = ["unshare", "--mount", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "ModifyDeviceFiles: 0\nDeviceFileMode: 438\n\n"), done.stderr
+
+
+def test_profile_shows_the_container_s_gpus(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
+    root = container(tmp_path)
+    toolkit("hook").update_application_profile(str(root))
+    assert not (root / "etc").exists(), "no GPU in the container"
+    (root / "dev").mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("needs root for device nodes")
+    for name, minor in {"nvidia0": 0, "nvidia5": 5, "nvidiactl": 255}.items():
+        os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(195, minor))
+    toolkit("hook").update_application_profile(str(root))
+    (profile,) = root.glob("etc/nvidia/*/10-container.conf")
+    assert '"EGLVisibleDGPUDevices",0x21]' in profile.read_text()
+
+
+def test_limits_of_cuda_memory_stop_the_container(toolkit: Callable[[str], Any]) -> None:
+    toolkit("hook").apply_cuda_memory_limits({"process": {"env": ["PATH=/bin"]}})
+    with pytest.raises(toolkit("log").Failure, match="sets no limits"):
+        toolkit("hook").apply_cuda_memory_limits({"process": {"env": ["NVIDIA_GPU_MEMORY_LIMIT=1024"]}})
 
 
 def options(**changes: Any) -> Namespace:

@@ -20,7 +20,7 @@ def generate(options: argparse.Namespace) -> int:
         raise log.Failure(
             'failed to write spec: invalid CDI Spec: failed add device "all": invalid device, empty device edits'
         )
-    text = specification.text_of(specification.specify(found))
+    text = specification.text_of(specification.specify(found, options.version))
     path = options.output or os.environ.get("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH")
     if path:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -98,7 +98,8 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-def main(words: list[str]) -> int:
+def main(words: list[str], version: str) -> int:
     chosen = parser().parse_args(words)
+    chosen.version = specification.release(version)
     log.quiet = chosen.quiet
     return int(chosen.run(chosen))

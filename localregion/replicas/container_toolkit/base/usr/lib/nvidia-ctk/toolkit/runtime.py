@@ -56,16 +56,16 @@ def requested_edits(settings: Settings, devices: list[str], version: tuple[int, 
             "requesting a CDI device with vendor 'runtime.nvidia.com' is not supported"
             " when requesting other CDI devices"
         )
-    return _automatic(automatic) if automatic else registry.resolve(names, settings.folders)
+    return _automatic(automatic, version) if automatic else registry.resolve(names, settings.folders)
 
 
-def _automatic(names: list[str]) -> list[Table]:
+def _automatic(names: list[str], version: tuple[int, ...]) -> list[Table]:
     found = specification.gpus()
     why = 'failed to create the automatic CDI modifier: failed to generate CDI spec for mode "auto": '
     why += "failed to construct device spec generators: "
     if not found:
         raise Failure(why + "failed to initialize NVML: ERROR_DRIVER_NOT_LOADED")
-    document = specification.specify(found, AUTOMATIC)
+    document = specification.specify(found, version, AUTOMATIC)
     devices = {device["name"]: device["containerEdits"] for device in document["devices"]} | {"none": {}}
     unknown = [name for name in names if name not in devices]
     if unknown:
@@ -117,7 +117,7 @@ def main(words: list[str], version: str) -> NoReturn:
         raise Failure("error locating runtime: no runtime binary found from candidate list: [%s]" % candidates)
     folder = bundle_of(words)
     if folder is not None:
-        modify(folder, tuple(int(part) for part in version.split(".")[:2]), settings)
+        modify(folder, specification.release(version), settings)
     if asks_version(words):
         sys.stdout.write("\n")
     sys.stdout.flush()

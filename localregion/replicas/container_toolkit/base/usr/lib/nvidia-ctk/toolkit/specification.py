@@ -14,6 +14,8 @@ KIND = "nvidia.com/gpu"
 VERSION = "0.5.0"
 HOOK = "/usr/bin/nvidia-cdi-hook"
 CONTROL = ("nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
+# Releases of nvidia-ctk that begin to write it: its CHANGELOG, and the Go modules of 1.17.8, 1.19.1 and 1.20.1.
+COMPAT, PARAMS, SONAMES, PROFILE, LIMITS = (1, 17), (1, 18), (1, 19), (1, 20), (1, 20, 1)
 LIBRARIES = ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
 # Of the replica alone: its nvidia-smi is a program in Python with a folder of its own.
 PROGRAMS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-debugdump", "/usr/lib/nvidia-smi")
@@ -54,8 +56,13 @@ def driver_version() -> str:
     return match[1] if match else ""
 
 
-def specify(found: list[tuple[str, str, str]], kind: str = KIND) -> Table:
-    """found: what `gpus` gives."""
+def release(text: str) -> tuple[int, ...]:
+    """(1, 20, 1) of `1.20.1`."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def specify(found: list[tuple[str, str, str]], version: tuple[int, ...], kind: str = KIND) -> Table:
+    """found: what `gpus` gives. version: the release of the toolkit."""
     devices = []
     for index, uuid, node in found:
         migs = mig_devices(uuid)
@@ -63,28 +70,31 @@ def specify(found: list[tuple[str, str, str]], kind: str = KIND) -> Table:
         names = [index, uuid] if migs is None else []
         for number, mig in enumerate(migs or ()):
             names += ["%s:%d" % (index, number), mig]
-        devices += [_device(name, [node]) for name in names]
-    devices.append(_device("all", [node for _, _, node in found]))
-    return {"cdiVersion": VERSION, "kind": kind, "devices": devices, "containerEdits": common()}
+        devices += [_device(name, [node], [uuid] if migs is None else [], version) for name in names]
+    uuids = [uuid for _, uuid, _ in found if mig_devices(uuid) is None]
+    devices.append(_device("all", [node for _, _, node in found], uuids, version))
+    return {"cdiVersion": VERSION, "kind": kind, "devices": devices, "containerEdits": common(version)}
 
 
-def _device(name: str, nodes: list[str]) -> Table:
-    return {"name": name, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
+def _device(name: str, nodes: list[str], uuids: list[str], version: tuple[int, ...]) -> Table:
+    edits: Table = {"deviceNodes": [{"path": node} for node in nodes]}
+    if version >= LIMITS and uuids:
+        words = ("apply-cuda-memory-limits", "--driver-root", "/", "--gpu-id")
+        edits["hooks"] = [_hook(version, *words, uuid, stage="createRuntime") for uuid in uuids]
+    return {"name": name, "containerEdits": edits}
 
 
-def common() -> Table:
+def common(version: tuple[int, ...]) -> Table:
     """What every container with a GPU gets."""
     nodes = [node for node in ("%s/%s" % (DEV, name) for name in CONTROL) if os.path.exists(node)]
-    version = driver_version()
-    libraries = [path for folder in LIBRARIES for path in sorted(glob.glob("%s/lib*.so.%s" % (folder, version or "-")))]
+    driver = driver_version()
+    libraries = [path for folder in LIBRARIES for path in sorted(glob.glob("%s/lib*.so.%s" % (folder, driver or "-")))]
     programs = [path for path in PROGRAMS if os.path.exists(path)]
     folders = sorted({os.path.dirname(path) for path in libraries})
-    links = ["libcuda.so.1::%s/libcuda.so" % folder for folder in folders]
-    hooks = [_hook("create-symlinks", "--link", link) for link in links]
-    hooks += (
-        [_hook("update-ldcache", *(word for folder in folders for word in ("--folder", folder)))] if folders else []
-    )
     edits: Table = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+    if folders and version >= PARAMS:
+        edits["env"].insert(0, "NVIDIA_CTK_LIBCUDA_DIR=" + ":".join(folders))
+    hooks = _hooks(version, driver, libraries, folders)
     if nodes:
         edits["deviceNodes"] = [{"path": node} for node in nodes]
     if libraries or programs:
@@ -94,8 +104,40 @@ def common() -> Table:
     return edits | ({"hooks": hooks} if hooks else {})
 
 
-def _hook(*words: str) -> Table:
-    return {"hookName": "createContainer", "path": HOOK, "args": ["nvidia-cdi-hook", *words]}
+def _hooks(version: tuple[int, ...], driver: str, libraries: list[str], folders: list[str]) -> list[Table]:
+    """In the order of the original, which writes the others also where a driver has no libraries."""
+    links = [link for path in libraries for link in _links(path, version)]
+    links = [word for link in dict.fromkeys(links) for word in ("--link", link)]
+    hooks = [_hook(version, "create-symlinks", *links)] if links else []
+    if version >= COMPAT and driver:
+        hooks.append(_hook(version, "enable-cuda-compat", "--host-driver-version=" + driver))
+    if folders:
+        words = [word for folder in folders for word in ("--folder", folder)]
+        hooks.append(_hook(version, "update-ldcache", *words))
+    if version >= PARAMS:
+        hooks.append(_hook(version, "disable-device-node-modification"))
+    if version >= PROFILE:
+        hooks.append(_hook(version, "update-application-profile"))
+    return hooks
+
+
+def _links(path: str, version: tuple[int, ...]) -> list[str]:
+    """`target::link` of a library: libcuda.so for programs that open it, and the links that the machine has."""
+    folder, name = os.path.split(path)
+    stem = name.partition(".so.")[0] + ".so"
+    links = ["libcuda.so.1::%s/libcuda.so" % folder] if stem == "libcuda.so" else []
+    if version >= SONAMES:
+        found = sorted(glob.glob("%s/%s*" % (folder, stem)), key=len, reverse=True)
+        targets = {os.path.basename(link): os.readlink(link) for link in found if os.path.islink(link)}
+        sonames = [link for link, target in targets.items() if target == name]
+        links += ["%s::%s/%s" % (name, folder, soname) for soname in sonames]
+        links += ["%s::%s/%s" % (soname, folder, stem) for soname in sonames if targets.get(stem) == soname]
+    return links
+
+
+def _hook(version: tuple[int, ...], *words: str, stage: str = "createContainer") -> Table:
+    hook: Table = {"hookName": stage, "path": HOOK, "args": ["nvidia-cdi-hook", *words]}
+    return hook | ({"env": ["NVIDIA_CTK_DEBUG=false"]} if version >= PARAMS else {})
 
 
 def text_of(document: Table) -> str:
