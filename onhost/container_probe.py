@@ -166,6 +166,8 @@ class Docker:
         self.version = run(["docker", "version", "--format", "{{.Server.Version}}"]).strip()
         self.cgroups = run(["docker", "info", "--format", "{{.CgroupDriver}}"]).strip()
         self.has_cdi = _major(self.version) >= 25
+        # Without it Docker itself adds the toolkit's hook for --gpus (moby, daemon/nvidia_linux.go).
+        self.has_runtime = '"nvidia"' in run(["docker", "info", "--format", "{{json .Runtimes}}"])
 
     def prepare(self, folder: str, root: str) -> None:
         archive = os.path.join(folder, "root.tar")
@@ -174,7 +176,8 @@ class Docker:
         run(["docker", "import", archive, self.tag], 180)
 
     def command(self, name: str, way: "Way", inside: List[str]) -> List[str]:
-        chosen = ["--device", way.device] if way.native else ["--runtime", "nvidia", "--env", way.environment]
+        by_runtime = ["--gpus", way.gpus] if way.gpus else ["--runtime", "nvidia", "--env", way.environment]
+        chosen = ["--device", way.device] if way.native else by_runtime
         words = ["docker", "run", "--interactive", "--rm", "--network", "none", "--name", name]
         return [*words, *chosen, self.tag, *inside]
 
@@ -201,6 +204,7 @@ class Containerd:
         self.folders = [folders.get("root", "/var/lib/containerd"), folders.get("state", "/run/containerd")]
         self.program = settings.get("BinaryName", "").strip("'\"")
         numbers = re.findall(r"\d+", self.version)[:2]
+        self.has_runtime = bool(self.program)
         self.has_cdi = [int(number) for number in numbers] >= [1, 7]
 
     def prepare(self, folder: str, root: str) -> None:
@@ -228,15 +232,19 @@ class Containerd:
 
 
 class Way:
-    """How a container requests GPUs. native: by the runtime's own support of CDI, else by the runtime nvidia."""
+    """How a container requests GPUs. native: by the runtime's own support of CDI, else by the runtime nvidia.
+    has_runtime: whether the engine has that runtime; without it, Docker's --gpus is asked for all or one."""
 
-    def __init__(self, name: str, devices: str, native: bool) -> None:
+    def __init__(self, name: str, devices: str, native: bool, has_runtime: bool = True) -> None:
         self.name, self.native = name, native
+        by_gpus = not native and not has_runtime and name != "cdi"
+        self.gpus = ("all" if devices == "all" else "device=%s" % devices) if by_gpus else ""
         self.device = "%s=%s" % (_KIND, devices)
         self.environment = "NVIDIA_VISIBLE_DEVICES=%s" % (self.device if name == "cdi" else devices)
 
     def text(self) -> str:
-        return "--device %s" % self.device if self.native else "runtime nvidia, %s" % self.environment
+        by_runtime = "--gpus %s" % self.gpus if self.gpus else "runtime nvidia, %s" % self.environment
+        return "--device %s" % self.device if self.native else by_runtime
 
 
 def _major(version: str) -> int:
@@ -297,7 +305,10 @@ def probe(engine: Any, mib: int, seconds: float) -> Record:
     """The result of all ways."""
     record = {"engine": engine.name, "version": engine.version, "cgroups": engine.cgroups, "ways": []}  # type: Record
     native = bool(engine.has_cdi)
-    ways = [Way("runtime", "all", False), Way("cdi", "all", native), Way("one", "0", False)]
+    has_runtime = bool(engine.has_runtime)
+    ways = [
+        Way("runtime", "all", False, has_runtime), Way("cdi", "all", native), Way("one", "0", False, has_runtime),
+    ]  # fmt: skip
     names = ["%s-%s" % (engine.tag, way.name) for way in ways]
     deadline = time.monotonic() + seconds
     with _folder() as folder, _removed(engine, names):

@@ -246,8 +246,9 @@ def settings(tree: Tree, units: Any) -> Dict[str, Any]:
         if re.match(r"\s*options\s+nvidia", line)
     )
     toolkit = tree.text("/etc/nvidia-container-runtime/config.toml") or ""
-    docker = tree.text("/etc/docker/daemon.json") or ""
-    containerd = tree.text("/etc/containerd/config.toml") or ""
+    # ECS's Docker starts with runtimes of a folder; nvidia-ctk 1.18 and newer write a part for containerd.
+    docker = joined(tree, "/etc/docker/daemon.json", "/etc/docker-runtimes.d/*")
+    containerd = joined(tree, "/etc/containerd/config.toml", "/etc/containerd/conf.d/*.toml")
     return {
         "blacklisted_in": blacklists, "nvidia_options": options, "enabled": sorted(units.enabled),
         "masked": units.masked, "loader_stubs": loader_stubs(tree),
@@ -267,6 +268,11 @@ def settings(tree: Tree, units: Any) -> Dict[str, Any]:
         ],
         "environments": environments(tree),
     }  # fmt: skip
+
+
+def joined(tree: Tree, *patterns: str) -> str:
+    """The text of all files that match."""
+    return "\n".join(tree.text(path) or "" for pattern in patterns for path in tree.glob(pattern))
 
 
 # Where conda and virtual environments are made by hand, and the records of their packages.

@@ -239,6 +239,7 @@ def _containers(observation: Observation) -> Iterator[Finding]:
     if settings["has_runtime"] and not settings["runtimes"] and observation.node[0] == "ec2":
         names = " and ".join(settings["has_runtime"])
         text = f"no configuration of {names} names the runtime nvidia: containers get no GPU but by CDI"
+        text += ", or by Docker's --gpus" if "docker" in settings["has_runtime"] else ""
         advice = "nvidia-ctk runtime configure"
         yield Finding("runtime", Level.WARNING, "container_toolkit", text, _MANUALS["cgroups"], advice)
     if settings["no_cgroups"]:

@@ -299,3 +299,27 @@ def test_a_runtime_without_the_fix_of_a_bulletin_is_found(
     found = [one for one in findings(image.done()) if one.id == "runtime-advisory"]
     assert [one.level for one in found] == ([level] if level else [])
     assert all("CVE-2025-31133 (high) is fixed in" in one.text for one in found)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "etc/containerd/config.toml",
+        "etc/containerd/conf.d/99-nvidia.toml",  # nvidia-ctk 1.18 and newer
+        "etc/docker/daemon.json",
+        "etc/docker-runtimes.d/nvidia",  # Amazon's docker
+    ],
+)
+def test_a_runtime_is_configured_in_any_of_its_files(path: str, tmp_path: Path) -> None:
+    image = team_image(tmp_path / "root")
+    image.write("usr/bin/containerd", "")
+    remove(image, "etc/docker/daemon.json")
+    if path:
+        image.write(path, 'BinaryName = "/usr/bin/nvidia-container-runtime"')
+    found = [one.text for one in findings(image.done()) if one.id == "runtime"]
+    names = "docker and containerd"
+    text = (
+        f"no configuration of {names} names the runtime nvidia: containers get no GPU but by CDI, or by Docker's --gpus"
+    )
+    assert found == ([] if path else [text])

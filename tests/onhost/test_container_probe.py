@@ -57,7 +57,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 class Local:
     """An engine whose containers are processes of this machine."""
 
-    name, version, cgroups, has_cdi, tag = "docker", "25.0.13", "systemd", True, "t"
+    name, version, cgroups, has_cdi, has_runtime, tag = "docker", "25.0.13", "systemd", True, True, "t"
 
     def __init__(self, program: str) -> None:
         self.program, self.ways, self.removed = program, {}, list[str]()  # type: ignore[var-annotated]
@@ -88,6 +88,18 @@ def test_containers_compute_before_and_after_daemon_reload(probe: SimpleNamespac
     assert {row["after"]["printed"] for row in record["ways"]} == {"--mib 1 --seconds 15\n"}
     assert probe.calls == [["systemctl", "daemon-reload"]]
     assert engine.removed == ["t-runtime", "t-cdi", "t-one"]
+
+
+def test_docker_without_the_runtime_is_asked_by_gpus(probe: SimpleNamespace) -> None:
+    probe.answers |= {"docker version": "28.5.1\n", "docker info --format {{json .Runtimes}}": '{"runc":{}}\n'}
+    engine = probe.Docker("t")
+    ways = [probe.Way("runtime", "all", False, engine.has_runtime), probe.Way("one", "0", False, engine.has_runtime)]
+    words = [" ".join(engine.command("n", way, ["python3"])) for way in ways]
+    assert "--gpus all t python3" in words[0] and "--gpus device=0 t python3" in words[1]
+    assert [way.text() for way in ways] == ["--gpus all", "--gpus device=0"]
+
+    probe.answers["docker info --format {{json .Runtimes}}"] = '{"nvidia":{"path":"x"},"runc":{}}\n'
+    assert probe.Docker("t").has_runtime
 
 
 def test_containers_do_not_start_at_the_same_time(probe: SimpleNamespace, tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
-from validator.plan import planned_instance_type
+from validator.plan import OBSERVED, planned_instance_type
 from validator.plan_document import ContainerToolkit, PlanDocument, section
 from validator.probes import MachineUnderTest, containers, nvidia_smi, packages, require_driver
 
 pytestmark = [pytest.mark.planned("container_toolkit"), pytest.mark.beside_live]
 
 _RUNTIME = "nvidia-container-runtime"
+_HOOK = "nvidia-container-runtime-hook"
 _CDI = "nvidia.com/gpu"
 _DAEMON = "/etc/docker/daemon.json"
 _RUNTIMES = "/etc/docker-runtimes.d"
@@ -49,7 +50,11 @@ def test_toolkit_is_the_planned_version(host: Any, plan: PlanDocument, observe: 
 
 @pytest.mark.needs("observed")
 def test_runtime_knows_the_toolkit(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """The container runtime's configuration has the runtime `nvidia`. Without it no container gets a GPU."""
+    """The container runtime's configuration has the runtime `nvidia`. Without it no container gets a GPU.
+
+    Docker without it still gives GPUs for --gpus, if the toolkit's hook is in its PATH (moby, daemon/nvidia_linux.go):
+    an image as found may rely on that.
+    """
     runtime = section(plan, "container_toolkit", ContainerToolkit)["runtime"]
     if host.run("test -x /usr/bin/%s", _RUNTIME).rc != 0:
         observe.fail(f"/usr/bin/{_RUNTIME} is missing or not executable: {runtime} cannot give containers a GPU")
@@ -58,6 +63,9 @@ def test_runtime_knows_the_toolkit(host: Any, plan: PlanDocument, observe: Obser
     else:
         source, program = "containerd config dump", _program(_containerd(host, observe))
     observe(program, _RUNTIME)
+    of_gpus = program is None and runtime == "docker" and plan.get("origin") == OBSERVED
+    if of_gpus and host.run("command -v %s", _HOOK).rc == 0:
+        unproven(f"{source} has no runtime nvidia: containers get GPUs by --gpus alone, not by --runtime nvidia")
     if program is None or program.rpartition("/")[2] != _RUNTIME:
         observe.fail(f"{source}: runtime nvidia: expected {_RUNTIME}, got {program if program is not None else 'none'}")
 

@@ -77,6 +77,7 @@ def plan(**changes: Any) -> PlanDocument:
     return as_plan({"os": {"family": "debian"}, "instance_types": types, "container_toolkit": SECTION | changes})
 
 
+AS_FOUND = as_plan(plan() | {"origin": "observed"})
 CONTAINERD = plan(runtime="containerd")
 EKS = as_plan(CONTAINERD | {"node_eks": {"version": "1.35"}})
 JOINED = {"test*": "", "containerd*": DUMP}
@@ -114,6 +115,25 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         toolkit.test_runtime_knows_the_toolkit,
         {"test*": "", "cat*": (1, ""), "grep -so*": (2, "")},
         plan(),
+        "FAIL",
+        "/etc/docker/daemon.json: runtime nvidia: expected nvidia-container-runtime, got none",
+    ),
+    (  # an image that others built relies on Docker's own --gpus
+        toolkit.test_runtime_knows_the_toolkit,
+        {
+            "test*": "",
+            "cat*": (1, ""),
+            "grep -so*": (2, ""),
+            "command -v nvidia-container-runtime-hook": "/usr/bin/x\n",
+        },
+        AS_FOUND,
+        "UNPROVEN",
+        "daemon.json has no runtime nvidia: containers get GPUs by --gpus alone, not by --runtime nvidia",
+    ),
+    (
+        toolkit.test_runtime_knows_the_toolkit,
+        {"test*": "", "cat*": (1, ""), "grep -so*": (2, ""), "command -v nvidia-container-runtime-hook": (127, "")},
+        AS_FOUND,
         "FAIL",
         "/etc/docker/daemon.json: runtime nvidia: expected nvidia-container-runtime, got none",
     ),
