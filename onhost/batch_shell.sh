@@ -13,6 +13,8 @@
 # Times are the host's uptime in hundredths of a second. Processes are ended by SIGKILL: a process that is just being
 # created can lose a signal that this shell traps.
 : "${mark:?}" "${limit:?}"
+# Of what the shell itself keeps; commands run with the user's own.
+users_umask=$(umask)
 umask 077
 # Checks read English: `stat -c %F`, rpm's "is not installed". The image's own locale may be another.
 unset LANGUAGE
@@ -71,6 +73,7 @@ validator_run() {
     validator_clock
     started=$now
     (
+        umask "$users_umask"
         export VALIDATOR_MARK="$mark-$1"
         eval "$3"
     ) >"$dir/$1.out" 2>"$dir/$1.err" </dev/null &
@@ -92,6 +95,7 @@ validator_run_together() {
     shift
     validator_clock
     (
+        umask "$users_umask"
         while [ $# -gt 0 ]; do
             started=$now
             eval "$2" >"$dir/$1.out" 2>"$dir/$1.err"

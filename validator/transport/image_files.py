@@ -164,6 +164,7 @@ class Entered:
             process = subprocess.Popen(
                 words,
                 stdin=child.fileno(), stdout=child.fileno(), stderr=errors, env=_ENVIRONMENT, start_new_session=True,
+                umask=0o022,  # of a login, not this process's
             )  # fmt: skip
         self.execs += 1
         self._channels.append(Channel(local, process, errors))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import socket
@@ -246,6 +247,18 @@ def test_commands_answer_in_english(start: Start, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(name, value)
     (answer,) = start().execute([Command("printenv LC_ALL; printenv LANGUAGE")])
     assert (answer.stdout, answer.rc) == (b"C.UTF-8\n", 1)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_commands_have_the_umask_of_the_user(start: Start, tmp_path: Path, mask: int) -> None:
+    """Benchmarks of hardening ask for it, and a file that a command writes has the mode that it always has."""
+    before = os.umask(mask)
+    try:
+        shell = start()
+    finally:
+        os.umask(before)
+    answers = shell.execute([Command("umask"), Command(f"echo > {tmp_path}/file; stat -c %a {tmp_path}/file")])
+    assert [answer.stdout.decode().strip() for answer in answers] == [f"{mask:04o}", f"{0o666 & ~mask:o}"]
 
 
 @pytest.mark.parametrize(
