@@ -393,11 +393,24 @@ def syslog_files(tree: Any, units: Units) -> List[Dict[str, str]]:
     rows = []
     reason = units.why_not("rsyslog.service")
     for path in ["/etc/rsyslog.conf"] + tree.glob("/etc/rsyslog.d/*.conf"):
-        for line in (tree.text(path) or "").splitlines():
-            file = syslog_file(line)
-            if file:
-                rows.append({"file": file, "rule": path, "off": reason})
+        text = code_of(tree.text(path) or "")
+        files = [file for file in (syslog_file(line) for line in text.splitlines()) if file]
+        rows += [{"file": file, "rule": path, "off": reason} for file in files + filtered_files(text)]
     return rows
+
+
+# rsyslog.com/doc/configuration/filters: property-based filters, and expressions of RainerScript.
+_FILTER = re.compile(
+    r"(?m)^\s*(?::(?:\w+)\s*,\s*\w+\s*,\s*\"([^\"\n]*)\"|if\b([^\n{]*?)\bthen\b)\s*\{?\s*"
+    r"(?:-?(/[\w./-]+)|action\([^)]*?\bfile=\"(/[\w./-]+)\")"
+)
+_OF_KERNEL = re.compile(r"NVRM|\bXid\b|\bkern(?:el)?\b", re.IGNORECASE)
+
+
+def filtered_files(text: str) -> List[str]:
+    """Files of rules that filter for the driver's lines, or for those of the kernel."""
+    found = [(one or other, path or action) for one, other, path, action in _FILTER.findall(text)]
+    return [file for condition, file in found if _OF_KERNEL.search(condition)]
 
 
 def syslog_file(line: str) -> Optional[str]:

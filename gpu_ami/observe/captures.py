@@ -141,7 +141,7 @@ def _of_file(observation: Observation, path: str, group: str, stream: str) -> Ca
         if _matches(path, row["file"]) and row.get("off"):
             return Capture(path, group, stream, "rsyslog", False, f"{row['off']}: nothing writes it")
         if _matches(path, row["file"]):
-            return Capture(path, group, stream, f"rsyslog ({row['rule']})", True, "rsyslog writes every kernel line")
+            return Capture(path, group, stream, f"rsyslog ({row['rule']})", True, "rsyslog writes new kernel lines")
     for script in captures["scripts"]:
         if any(_matches(path, written) for written in script["writes"]):
             return _of_script(observation, script, path, group, stream)

@@ -61,6 +61,33 @@ def test_rules_of_rsyslog(line: str, file: str | None) -> None:
     assert shippers.syslog_file(line) == file
 
 
+# Forms of rsyslog.com/doc/configuration/filters.html.
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        (':msg, contains, "NVRM: Xid" -/var/log/xid.log\n& stop', ["/var/log/xid.log"]),
+        (':msg,regex,"NVRM.*Xid" /var/log/xid.log', ["/var/log/xid.log"]),
+        (':programname, isequal, "kernel" action(type="omfile" file="/var/log/k.log")', ["/var/log/k.log"]),
+        ("if $msg contains 'Xid' then /var/log/xid.log", ["/var/log/xid.log"]),
+        (
+            'if ($syslogfacility-text == \'kern\') then {\n  action(type="omfile" file="/var/log/k.log")\n}',
+            ["/var/log/k.log"],
+        ),
+        (':programname, isequal, "sshd" /var/log/ssh.log', []),
+        ('#:msg, contains, "NVRM: Xid" /var/log/xid.log', []),
+        (':msg, contains, "NVRM: Xid" stop', []),
+    ],
+)
+def test_filters_of_rsyslog(text: str, files: list[str], tmp_path: Path) -> None:
+    image = foreign.Image(tmp_path, "ubuntu2204")
+    image.write("usr/sbin/rsyslogd", "")
+    image.enable("rsyslog.service")
+    image.write("etc/rsyslog.d/10-xid.conf", text + "\n")
+    tree = observation.Tree(str(tmp_path))
+    rows = shippers.syslog_files(tree, shippers.Units(tree))
+    assert rows == [{"file": file, "rule": "/etc/rsyslog.d/10-xid.conf", "off": ""} for file in files]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "source"),
     [

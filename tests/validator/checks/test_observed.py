@@ -13,7 +13,7 @@ from validator.checks import observed
 from validator.plan import as_plan
 
 WAY = {"source": "/var/log/kern.log", "group": "/fleet/kernel", "stream": "{instance_id}", "written_by": "rsyslog",
-       "captures": True, "reason": "rsyslog writes every kernel line"}  # fmt: skip
+       "captures": True, "reason": "rsyslog writes new kernel lines"}  # fmt: skip
 SNAPSHOT = WAY | {"source": "/var/log/gpuevent.log", "captures": False, "reason": "a snapshot of dmesg"}
 
 
