@@ -168,6 +168,9 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError("Client.UnauthorizedOperation", Kind.DENIED, _DENIED),
     AwsError("ExpiredToken", Kind.EXPIRED, _EXPIRED),
     AwsError("ExpiredTokenException", Kind.EXPIRED, _EXPIRED),
+    # Of IAM Identity Center, in Packer's SDKs for Go (v1, v2).
+    AwsError("SSOProviderInvalidToken", Kind.EXPIRED, _EXPIRED),
+    AwsError("InvalidGrantException", Kind.EXPIRED, _EXPIRED),
     AwsError(
         "RequestExpired",
         Kind.EXPIRED,

@@ -34,6 +34,10 @@ _BUILDER = re.compile(r"^Instance ID: (?P<id>i-[0-9a-f]+)$")
 # In the log only: as progress they would hide the stages.
 _DETAIL = re.compile(r"^(?:\s|Adding tag: |==> |AMIs were created|No volumes to clean up)")
 
+# "Errors" of the plugins (amazon 1.8.2, ansible 1.1.7) after which they go on.
+_HARMLESS = re.compile(r"Warning: |Error tagging source instance's network interface ")
+_STATE_CHANGE = "Instance state change details: "
+
 
 class Reader:
     """Reads lines as they come. `note` gets stages and slow tasks, `log` everything with the seconds since the start.
@@ -63,7 +67,8 @@ class Reader:
             for line in lines:
                 self._read(kind, line)
             first = next((line for line in lines if line.strip()), "")
-            if kind == "error" and first and not is_failure(first):  # what Ansible writes to stderr is an "error", too
+            # What Ansible writes to stderr is an "error", too.
+            if kind == "error" and first and not is_failure(first) and not _HARMLESS.match(first):
                 self._packer_errors.append(" ".join(" ".join(lines).split()))
 
     def end(self) -> None:
@@ -81,6 +86,9 @@ class Reader:
             return self.play.failures[0]
         # Packer repeats a builder's error in its summary, "Build '…' errored after …"; the first one is the cause.
         reason = next(iter(self._packer_errors), "Packer exited without an error message")
+        # Why EC2 terminated the builder is a line of its own.
+        if details := next((each for each in self._packer_errors[1:] if each.startswith(_STATE_CHANGE)), ""):
+            return f"{reason}; {details}"
         # "failed to handshake": why is what Ansible says of the host that it could not reach.
         return f"{reason}: {self.play.failures[0]}" if self.play.lost and self.play.failures else reason
 
@@ -381,8 +389,17 @@ def _ansible(place: Place, folder: Path) -> dict[str, str]:
 
 
 def _quiet() -> dict[str, str]:
-    """No look for newer versions, no debug log (it would hold every variable), no colour."""
-    return {"CHECKPOINT_DISABLE": "1", "PACKER_LOG": "0", "PACKER_NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1"}
+    """No look for newer versions, no debug log (it would hold every variable), no colour, no HCP Packer.
+
+    HCP Packer, which variables of the caller turn on, gets a build's data, and runs the provisioners that it enforces.
+    """
+    return {
+        "CHECKPOINT_DISABLE": "1",
+        "HCP_PACKER_REGISTRY": "off",
+        "PACKER_LOG": "0",
+        "PACKER_NO_COLOR": "1",
+        "ANSIBLE_NOCOLOR": "1",
+    }
 
 
 def _polling(seconds: int, timeout: float) -> dict[str, str]:

@@ -30,9 +30,23 @@ _CODE = re.compile(r"(?<![\w.])(?P<code>[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*)(?=:
 # What only an answer of AWS has: SDK for Go v1, and v2, which names the operation.
 _ANSWERED = re.compile(r"status code: \d{3}, request id|https response error StatusCode: \d{3}|\bapi error [A-Z]")
 _OPERATION = re.compile(r"operation error [\w ]+: (?P<action>[A-Z]\w+)")
-_API_ERROR = re.compile(r"api error (?P<code>[A-Z][\w.]+):")
+_NAME = r"(?P<code>[A-Z]\w*(?:\.[A-Z]\w*)*)"
+# v2 writes no "api error" before an error of the API's model; v1 has the code after Packer's own words.
+_API_ERROR = re.compile(rf"(?:\bapi error |RequestID: [\w-]*, ){_NAME}: ?")
+_CODE_OF_V1 = re.compile(rf"(?:^|: ){_NAME}(?=:\s)")
 # Packer's waiters, which cite no answer.
-_WAITED = re.compile(r"unexpected state 'failed', wanted target|exceeded (?:max )?wait (?:attempts|time)")
+_WAITED = re.compile(
+    r"unexpected state 'failed', wanted target|exceeded (?:max )?wait (?:attempts|time)"
+    r"|waiter state transitioned to Failure"
+)
+# Why EC2 terminated the builder: StateTransitionReason, and the message of StateReason, which may begin with a code.
+_STATE_CHANGE = re.compile(r"Instance state change details: (?P<details>.+)")
+_STATE_CODE = re.compile(r"(?P<code>(?:Client|Server)\.[A-Z]\w*(?:\.\w+)*): ")
+# No answer of AWS's, in the words of SDK v1 and v2.
+_NO_CREDENTIALS = re.compile(r"No valid credential sources found|NoCredentialProviders: |no EC2 IMDS role found")
+_NOT_SENT = re.compile(r"RequestError: send request failed|\brequest send failed, ")
+_NOT_PARSED = re.compile(r"SerializationError: |\bdeserialization failed, |\bapi error UnknownError: ")
+_REACHABLE_HINT = "is the endpoint reachable from this machine?"
 
 
 def may_pass(error: GpuAmiError) -> bool:
@@ -81,7 +95,16 @@ def from_state_reason(text: str, code: str, message: str) -> GpuAmiError:
 
 def from_text(action: str, text: str) -> GpuAmiError | None:
     """The same for a sentence in which another program cites AWS; None where it cites no refusal of AWS."""
-    code = _cited(text)
+    if state := _STATE_CHANGE.search(text):
+        code, message = _state_reason(state["details"])
+        error = from_state_reason(f"{action}: the builder did not start", code, message)
+        error.details = (text,)
+        return error
+    code = _known(text)
+    if not code and (error := _without_answer(action, text)):
+        error.details = (text,)
+        return error
+    code = code or _other(text)
     if not code:
         return None
     operation = _REFUSED_ACTION.search(text) or _OPERATION.search(text)
@@ -90,18 +113,37 @@ def from_text(action: str, text: str) -> GpuAmiError | None:
     return _kind(row)(f"{during}: {code}", details=[text], hint=row.advice, code=code)
 
 
+def _state_reason(details: str) -> tuple[str, str]:
+    """(code, message); the code of the message is the more exact one: `Server.InternalError: Client.…: …`."""
+    codes = list(_STATE_CODE.finditer(details))
+    return (codes[-1]["code"], details[codes[-1].end() :]) if codes else ("", details)
+
+
+def _without_answer(action: str, text: str) -> GpuAmiError | None:
+    """The error where AWS has answered nothing, as `translated` has it for our own calls."""
+    if _NO_CREDENTIALS.search(text):
+        return UsageError(f"{action}: no credentials for AWS", hint=_profiles())
+    if _NOT_SENT.search(text):
+        return Unreachable(f"{action}: no connection to AWS", hint=_REACHABLE_HINT)
+    return _not_aws(action, "it cannot be parsed") if _NOT_PARSED.search(text) else None
+
+
 def _kind(row: AwsError) -> type[GpuAmiError]:
     return CapacityError if row.exit_code == CapacityError.exit_code else CloudError
 
 
-def _cited(text: str) -> str:
-    """The code of AWS's that a sentence cites: one that is known here, or any in what only AWS answers."""
-    codes = [match["code"] for match in _CODE.finditer(text)]
-    known = next((code for code in codes if is_known(code) or is_not_found(code)), "")
-    if known or not _ANSWERED.search(text):
-        return known or ("ResourceNotReady" if _WAITED.search(text) else "")
-    api_error = _API_ERROR.search(text)
-    return api_error["code"] if api_error else next(iter(codes), "")
+def _known(text: str) -> str:
+    """The first code of AWS's in a sentence that has advice here; "" where there is none."""
+    codes = (match["code"] for match in _CODE.finditer(text))
+    return next((code for code in codes if is_known(code) or is_not_found(code)), "")
+
+
+def _other(text: str) -> str:
+    """Any code in what only AWS answers, or that of a waiter; "" where a sentence has neither."""
+    if not _ANSWERED.search(text):
+        return "ResourceNotReady" if _WAITED.search(text) else ""
+    code = _API_ERROR.search(text) or _CODE_OF_V1.search(text)
+    return code["code"] if code else ""
 
 
 class _Limit(threading.local):
@@ -199,6 +241,8 @@ def translated(action: str) -> Iterator[None]:
         raise UsageError(f"{action}: no region", hint="set region in the --where file") from error
     except exceptions.PaginationError as error:
         raise _not_aws(action, str(error)) from error
+    except (exceptions.SSOError, exceptions.TokenRetrievalError) as error:
+        raise CloudError(f"{action}: {error}", hint=classify("ExpiredToken").advice) from error
     except exceptions.ParamValidationError as error:
         hint = "the SDK refuses the request before it is sent: correct this value of the --where file, plan or policy"
         raise CloudError(f"{action}: {error}", hint=hint) from error
@@ -215,7 +259,7 @@ def translated(action: str) -> Iterator[None]:
             ),
         )
         kind = Unreachable if broken else CloudError
-        raise kind(f"{action}: {error}", hint="is the endpoint reachable from this machine?") from error
+        raise kind(f"{action}: {error}", hint=_REACHABLE_HINT) from error
     except ResponseParserError as error:
         reason = str(error).partition(", invalid XML received")[0].partition(":\n")[0]
         raise _not_aws(action, reason) from error

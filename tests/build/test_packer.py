@@ -79,6 +79,23 @@ def test_a_refusal_of_aws_is_not_a_failed_build(text: str, kind: type[GpuAmiErro
     assert type(error) is kind and text in str(error) and "out/x/build.log" in str(error)
 
 
+def test_no_registry_of_the_caller_s_takes_part_in_a_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HCP Packer's variables would send the build's data there, and run the provisioners that the bucket enforces."""
+    monkeypatch.setenv("HCP_PACKER_BUCKET_NAME", "images")
+    monkeypatch.setenv("HCP_PACKER_REGISTRY", "on")
+    asked = f'echo "$HCP_PACKER_REGISTRY" >{tmp_path}/$1'
+    script = f'case $1 in version) echo "Packer v1.16.0";; init) ;; *) {asked}; exit 1;; esac'
+    monkeypatch.setenv("PACKER", str(program(tmp_path, script)))
+    place = Place("p", "us-east-1")
+    with pytest.raises(BuildError):
+        packer.validate(TEMPLATE, tmp_path, place)
+    with pytest.raises(BuildError):
+        packer.build(packer.PackerRun(
+            TEMPLATE, tmp_path, place, run_id="r-1", expires="", key_name="k", progress=Progress("quiet"),
+        ))  # fmt: skip
+    assert [(tmp_path / command).read_text() for command in ("validate", "build")] == ["off\n", "off\n"]
+
+
 def manifest(folder: Path, **changes: object) -> Path:
     record = {"artifact_id": "us-east-1:ami-1", "custom_data": {"run_id": "r-1"}} | changes
     path = folder / packer.MANIFEST_FILE

@@ -149,3 +149,27 @@ def test_reason_of_several_lines_is_whole() -> None:
     assert said == r"Error launching source instance: NewCode: no \tstatus code: 400, request id: 1"
     several = reason("1795266063,,ui,error,==> amazon-ebs.image: 1 error(s) occurred:\\n\\n* Error waiting for AMI: x")
     assert several == "1 error(s) occurred: * Error waiting for AMI: x"
+
+
+def test_reason_is_not_a_warning() -> None:
+    """The plugins write some warnings as errors, and go on."""
+    said = reason(
+        "1795266055,,ui,error,==> amazon-ebs.image: Warning: use_proxy is false%!(PACKER_COMMA) but instance does"
+        " not have an IP address to give to Ansible. Falling back to use localhost proxy.",
+        '1795266055,,ui,error,==> amazon-ebs.image: Error tagging source instance\'s network interface "eni-1": no',
+        "1795266063,,ui,error,==> amazon-ebs.image: Error creating AMI: UnauthorizedOperation: ec2:CreateImage",
+    )
+    assert said == "Error creating AMI: UnauthorizedOperation: ec2:CreateImage"
+    assert reason("1795266063,,ui,error,==> amazon-ebs.image: Warning: alone").startswith("Packer exited without")
+
+
+def test_reason_of_a_builder_that_ended_has_its_state_reason() -> None:
+    """EC2 terminates an instance that it cannot run after RunInstances; Packer says why in a line of its own."""
+    waited = "Error waiting for instance (i-1) to become ready: waiter state transitioned to Failure"
+    details = "Instance state change details: Server.InsufficientInstanceCapacity: Insufficient capacity"
+    said = reason(
+        f"1795266063,,ui,error,==> amazon-ebs.image: {waited}",
+        f"1795266063,,ui,error,==> amazon-ebs.image: {details}",
+        f"1795266064,,ui,error,Build 'amazon-ebs.image' errored after 9 seconds: {waited}",
+    )
+    assert said == f"{waited}; {details}"

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_ami.cloud import Cloud, aws_errors
 from gpu_ami.cloud.place import ApiAccess, Credentials, Place
-from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
+from gpu_ami.errors import CapacityError, CloudError, ForeignAnswer, GpuAmiError, Unreachable, UsageError
 
 ZONE = (
     "Your requested instance type (p5.48xlarge) is not supported in your requested Availability Zone (us-east-1e). "
@@ -137,6 +137,36 @@ V2 = (
             "not in this region",
         ),
         (
+            # amazon 1.8.2, StepCreateAMI: the waiter of the SDK for Go v2.
+            "Error waiting for AMI: failed with ResourceNotReady error, which can have a variety of causes. original"
+            " error: waiter state transitioned to Failure. DescribeImages returned the state reason: &{Code:0xc00012}",
+            CloudError,
+            "Packer: ResourceNotReady",
+            "state reason",
+        ),
+        (
+            "Error waiting for AMI: exceeded max wait time for ImageAvailable waiter",
+            CloudError,
+            "Packer: ResourceNotReady",
+            "try again",
+        ),
+        (
+            # The SDK for Go v2 writes `api error` before generic errors alone, not before those of an API's model.
+            "Error loading credentials for AWS Provider: operation error SSO OIDC: CreateToken, https response error"
+            " StatusCode: 400, RequestID: 0a1b, InvalidGrantException: ",
+            CloudError,
+            "Packer: CreateToken: InvalidGrantException",
+            "aws sso login",
+        ),
+        (
+            "Error loading credentials for AWS Provider: SSOProviderInvalidToken: the SSO session has expired or is"
+            " invalid caused by: open /root/.aws/sso/cache/1.json: no such file or directory",
+            CloudError,
+            "Packer: SSOProviderInvalidToken",
+            "aws sso login",
+        ),
+        ("Error creating AMI: NewCode: no status code: 400, request id: 1", CloudError, "Packer: NewCode", ""),
+        (
             "Error stopping instance: Odd.Code: no status code: 403, request id: 1",
             CloudError,
             "Packer: Odd.Code",
@@ -150,6 +180,120 @@ def test_refusal_through_packer_is_as_one_of_our_own_calls(
     error = aws_errors.from_text("Packer", text)
     assert error is not None and type(error) is kind and error.exit_code in (4, 5)
     assert error.message == message and hint in error.hint
+
+
+STATE_CHANGE = (
+    "Error waiting for instance (i-0bcf60266d982b001) to become ready: ResourceNotReady: failed waiting for successful"
+    " resource state; Instance state change details: {0}"
+)
+
+
+@pytest.mark.parametrize(
+    ("details", "kind", "code", "hint"),
+    [
+        (
+            "Server.InsufficientInstanceCapacity: Server.InsufficientInstanceCapacity: Insufficient capacity",
+            CapacityError,
+            "Server.InsufficientInstanceCapacity",
+            "another Availability Zone",
+        ),
+        (
+            # hashicorp/packer#10200
+            "Server.InternalError: Client.InvalidParameterCombination: Could not create volume with iops 99999",
+            CloudError,
+            "Client.InvalidParameterCombination",
+            "compare them with the --where file",
+        ),
+        (
+            "Client.InternalError: Client.InternalError: Client error on launch",
+            CloudError,
+            "Client.InternalError",
+            "root volume's key",
+        ),
+    ],
+)
+def test_state_reason_of_the_builder_counts_more_than_the_waiter(
+    details: str, kind: type[GpuAmiError], code: str, hint: str
+) -> None:
+    """`ResourceNotReady` says nothing; no capacity is exit code 5, as in our own launches."""
+    error = aws_errors.from_text("Packer", STATE_CHANGE.format(details))
+    assert error is not None and type(error) is kind and error.code == code and hint in error.hint
+
+
+POST = 'Post "https://ec2.us-east-1.amazonaws.com/"'
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "hint"),
+    [
+        (
+            f"Error querying AMI: RequestError: send request failed caused by: {POST}: dial tcp: lookup"
+            " ec2.us-east-1.amazonaws.com on 127.0.0.53:53: no such host",
+            Unreachable,
+            "reachable",
+        ),
+        (
+            "Error creating AMI: operation error EC2: CreateImage, exceeded maximum number of attempts, 10, https"
+            f" response error StatusCode: 0, RequestID: , request send failed, {POST}: dial tcp: i/o timeout",
+            Unreachable,
+            "reachable",
+        ),
+        (
+            "Error querying AMI: SerializationError: failed to unmarshal error message status code: 403, request id:"
+            " caused by: UnmarshalError: failed to unmarshal error message",
+            ForeignAnswer,
+            "proxy",
+        ),
+        (
+            "Error creating AMI: operation error EC2: CreateImage, https response error StatusCode: 403, RequestID: ,"
+            " deserialization failed, failed to decode response error: EOF",
+            ForeignAnswer,
+            "proxy",
+        ),
+        (
+            "Error creating AMI: operation error EC2: CreateImage, https response error StatusCode: 407, RequestID: ,"
+            " api error UnknownError: UnknownError",
+            ForeignAnswer,
+            "proxy",
+        ),
+        (
+            "Error: No valid credential sources found for AWS Builder. Please see"
+            " https://www.packer.io/docs/builders/amazon#authentication for more information on providing credentials"
+            " for the AWS Builder. Error: NoCredentialProviders: no valid providers in chain. Deprecated.",
+            UsageError,
+            "AWS_PROFILE",
+        ),
+        (
+            "Error loading credentials for AWS Provider: failed to refresh cached credentials, no EC2 IMDS role found,"
+            ' operation error ec2imds: GetMetadata, request send failed, Get "http://169.254.169.254/": dial tcp',
+            UsageError,
+            "AWS_PROFILE",
+        ),
+    ],
+)
+def test_a_connection_of_packer_s_that_failed_is_as_one_of_our_own(
+    text: str, kind: type[GpuAmiError], hint: str
+) -> None:
+    """Both SDKs for Go: no connection, an answer that is not AWS's, no credentials. None of them is a failed build."""
+    error = aws_errors.from_text("Packer", text)
+    assert type(error) is kind and hint in error.hint and error.details == (text,)
+
+
+def test_an_sso_session_that_has_expired_asks_for_a_login() -> None:
+    """botocore counts it as an error of its own, not of a call."""
+    from botocore.exceptions import SSOTokenLoadError, TokenRetrievalError, UnauthorizedSSOTokenError
+
+    for error in (
+        UnauthorizedSSOTokenError(),
+        SSOTokenLoadError(error_msg="Token for default does not exist"),
+        TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed"),
+    ):
+        with (
+            pytest.raises(CloudError, match="looking up the AMI") as caught,
+            aws_errors.translated("looking up the AMI"),
+        ):
+            raise error
+        assert "aws sso login" in caught.value.hint
 
 
 def test_policy_that_denies_is_named_in_our_own_calls() -> None:
