@@ -22,8 +22,11 @@ _OF_THIS_PROCESS = re.compile(
     r"LD_(?!LIBRARY_PATH$)\w+|GCONV_PATH|LOCPATH|OPENSSL_(CONF|ENGINES|MODULES)"
     r"|PYTHON(?!UNBUFFERED$|DONTWRITEBYTECODE$|IOENCODING$|UTF8$|HASHSEED$|FAULTHANDLER$|NOUSERSITE$|SAFEPATH$)\w+"
 )
-# Programs and settings of those that it starts. Of Packer's, its program, plugins, cache and token stay.
-_OF_BUILDS = re.compile(r"ANSIBLE_\w+|PKR_VAR_.+|PACKER_(?!PLUGIN_PATH$|CACHE_DIR$|GITHUB_API_TOKEN$)\w+")
+# Programs and settings of those that it starts. Of Packer's, its program, plugins, cache and token stay; those of HCP
+# Packer send a build's data to a registry, and add provisioners to it.
+_OF_BUILDS = re.compile(
+    r"ANSIBLE_\w+|PKR_VAR_.+|HCP_PACKER_\w+|PACKER_(?!PLUGIN_PATH$|CACHE_DIR$|GITHUB_API_TOKEN$)\w+"
+)
 _OF_OTHERS = re.compile(r"GIT_\w+|BASH_(ENV|FUNC_.+)|SHELLOPTS|BASHOPTS|PS4|PERL5(DB|LIB|OPT)|NODE_OPTIONS")
 _NOTED = "GPU_AMI_LEFT_OUT"  # names, for the run that `prepare` starts
 _LIBRARIES = "LD_LIBRARY_PATH"

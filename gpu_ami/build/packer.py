@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import tempfile
 import textwrap
@@ -125,8 +126,9 @@ LAUNCHED = "launched"  # the template of a builder that gpu-ami launched
 MANIFEST_FILE, LOG_FILE = "packer-manifest.json", "build.log"
 BUILD_SECONDS = 2 * 3600.0
 _POLL_SECONDS = 2
-# Ctrl-C: Packer terminates its instance and deletes its key and group, which it waits for.
-CLEANUP_SECONDS = 180.0
+# Ctrl-C: Packer terminates its instance and deletes its key and group, which it waits for. The waiters of amazon
+# 1.8.2 double the time between two polls up to 120 s: an instance that needs two minutes is seen as ended after four.
+CLEANUP_SECONDS = 300.0
 MITOGEN_SOCKET, _SOCKET_PATH_BYTES = "/mitogen_unix_12345678.sock", 107  # unix(7): sun_path, without its NUL
 _FIRST_WITH_PLUGINS = (1, 7)
 _ARTIFACT = re.compile(r"[a-z0-9-]{1,32}:ami-[0-9a-f]{8,17}")
@@ -152,7 +154,7 @@ class Packer:
     @staticmethod
     def find() -> Packer:
         """The one on the PATH (or $PACKER). MissingTool where there is none."""
-        program = os.environ.get("PACKER") or find_tool("packer", package="packer")
+        program = _named_program() or find_tool("packer", package="packer")
         shown = run([program, "version"], timeout=30, env={"CHECKPOINT_DISABLE": "1"}, error=BuildError).stdout
         release = re.search(r"Packer v(\d+)\.(\d+)\.(\d+)", shown)
         if not release:
@@ -171,9 +173,25 @@ class Packer:
         shown = run([self.program, "plugins", "installed"], timeout=30, env=_quiet(), error=BuildError).stdout
         return [f"{name} {version}" for name, version in re.findall(r"packer-plugin-(\w+?)_v([\d.]+(?:-\w+)?)_", shown)]
 
+    def missing_plugins(self, root: Path) -> list[str]:
+        """Plugins that the template requires in versions that are not installed, such as `amazon ~> 1.8`."""
+        command: list[str | Path] = [self.program, "plugins", "required", self.template(root)]
+        shown = run(command, timeout=30, env=_quiet(), check=False, error=BuildError).stdout
+        required = re.findall(r'^(\w+) \S+ "([^"]+)"(.*)$', shown, re.MULTILINE)
+        return [f"{name} {versions}" for name, versions, installed in required if not installed.strip()]
+
     def template(self, root: Path) -> Path:
         """The template's directory that this version understands; `root` is packer/."""
         return root / "current" if self.has_plugins else root
+
+
+def _named_program() -> str:
+    """The program of $PACKER, as it is named there; "" where the variable is not set."""
+    program = os.environ.get("PACKER", "")
+    if program and shutil.which(program) is None:
+        hint = "PACKER names Packer's executable file; without it, gpu-ami takes the first packer in PATH"
+        raise MissingTool(f"PACKER={program}: no such program", hint=hint)
+    return program
 
 
 def format_check(root: Path) -> None:

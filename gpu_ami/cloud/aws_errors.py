@@ -101,9 +101,9 @@ def from_text(action: str, text: str) -> GpuAmiError | None:
         error.details = (text,)
         return error
     code = _known(text)
-    if not code and (error := _without_answer(action, text)):
-        error.details = (text,)
-        return error
+    if not code and (unanswered := _without_answer(action, text)):
+        unanswered.details = (text,)
+        return unanswered
     code = code or _other(text)
     if not code:
         return None

@@ -153,19 +153,23 @@ def _packer() -> Prerequisite:
     """The Packer that builds use: its program, version and plugins."""
     from gpu_ami.build import packer
     from gpu_ami.errors import GpuAmiError
+    from gpu_ami.files import data_dir
     from gpu_ami.region import Prerequisite
 
     try:
         used = packer.Packer.find()
         version, plugins = ".".join(map(str, used.version)), tuple(used.plugins() if used.has_plugins else ())
-        shown = f"{used.program} {version}, {_plugins(used, plugins)}"
+        missing = used.missing_plugins(data_dir("packer")) if used.has_plugins else []
+        shown = f"{used.program} {version}, {_plugins(used, plugins, missing)}"
     except GpuAmiError as error:
         return Prerequisite("packer", False, error.message, error.hint or "apt-get install packer", "every build")
     program = str(used.program)
     return Prerequisite("packer", True, shown, "apt-get install packer", "every build", program, version, plugins)
 
 
-def _plugins(used: Packer, plugins: Sequence[str]) -> str:
+def _plugins(used: Packer, plugins: Sequence[str], missing: Sequence[str]) -> str:
     if not used.has_plugins:
         return "plugins built in"
-    return f"plugins {', '.join(plugins)}" if plugins else "no plugins (`packer init` downloads them before a build)"
+    shown = f"plugins {', '.join(plugins)}" if plugins else "no plugins"
+    downloaded = f" (`packer init` downloads {', '.join(missing)} before a build)"
+    return shown + (downloaded if missing else "")

@@ -18,9 +18,16 @@ from localregion import host
 _PLUGIN = "/home/x/.config/packer/plugins/github.com/hashicorp/{0}/packer-plugin-{0}_v{1}_x5.0_linux_amd64"
 
 
-def packer(tmp_path: Path, version: str, plugins: str = "") -> str:
+# As Packer 1.16.0 writes it: the path of each installed version that fits is at the line's end.
+_REQUIRED = 'amazon github.com/hashicorp/amazon "~> 1.8"{0}\nansible github.com/hashicorp/ansible "~> 1.1"{1}'
+
+
+def packer(tmp_path: Path, version: str, plugins: str = "", required: str = _REQUIRED.format("", "")) -> str:
     program = tmp_path / "packer"
-    program.write_text(f'#!/bin/sh\ncase $1 in version) echo "{version}";; plugins) echo "{plugins}";; esac\n')
+    (tmp_path / "required").write_text(required)
+    of_plugins = f'plugins\\ installed) echo "{plugins}";; plugins\\ required) cat {tmp_path}/required;;'
+    cases = f'version) echo "{version}";; {of_plugins}'
+    program.write_text(f'#!/bin/sh\ncase "$1${{2:+ $2}}" in {cases} esac\n')
     program.chmod(0o755)
     return str(program)
 
@@ -36,13 +43,28 @@ def test_packer_is_the_one_that_builds_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     plugins = "\n".join((_PLUGIN.format("amazon", "1.8.2"), _PLUGIN.format("ansible", "1.1.4")))
-    program = packer(tmp_path, "Packer v1.16.0", plugins)
+    required = _REQUIRED.format(*(f" {path}" for path in plugins.splitlines()))
+    program = packer(tmp_path, "Packer v1.16.0", plugins, required)
     code, out = shown(monkeypatch, capsys, program)
-    assert code == 0 and f"{program} 1.16.0, plugins amazon 1.8.2, ansible 1.1.4" in out
+    assert code == 0 and f"{program} 1.16.0, plugins amazon 1.8.2, ansible 1.1.4\n" in out
+
+
+def test_a_plugin_of_another_version_is_not_the_required_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Without a network, the build ends with it: `packer init` cannot download the required one."""
+    plugins = "\n".join((_PLUGIN.format("amazon", "1.7.0"), _PLUGIN.format("ansible", "1.1.4")))
+    program = packer(tmp_path, "Packer v1.16.0", plugins, _REQUIRED.format("", f" {plugins.splitlines()[1]}"))
+    code, out = shown(monkeypatch, capsys, program)
+    assert code == 0 and "plugins amazon 1.7.0, ansible 1.1.4 (`packer init` downloads amazon ~> 1.8 before" in out
 
 
 @pytest.mark.parametrize(
-    ("version", "told"), [("Packer v1.6.6", "plugins built in"), ("Packer v1.16.0", "no plugins (`packer init`")]
+    ("version", "told"),
+    [
+        ("Packer v1.6.6", "plugins built in"),
+        ("Packer v1.16.0", "no plugins (`packer init` downloads amazon ~> 1.8, ansible ~> 1.1 before"),
+    ],
 )
 def test_plugins_are_built_in_or_not_there_yet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, version: str, told: str
@@ -56,6 +78,17 @@ def test_another_program_called_packer_is_reported(
 ) -> None:
     code, out = shown(monkeypatch, capsys, packer(tmp_path, "cracklib 2.9"))
     assert code == 2 and out.startswith("MISSING packer") and "cracklib 2.9" in out
+
+
+@pytest.mark.parametrize("name", ["nowhere/packer", ".", "a-file"])
+def test_a_packer_that_is_no_program_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    """A folder ended doctor with "Permission denied" (exit code 4), and a wrong path in "apt-get install packer"."""
+    (tmp_path / "a-file").write_text("no program")
+    code, out = shown(monkeypatch, capsys, str(tmp_path / name))
+    assert code == 2 and f"MISSING packer                   PACKER={tmp_path / name}: no such program" in out
+    assert "PACKER names Packer's executable file" in out
 
 
 @pytest.fixture
