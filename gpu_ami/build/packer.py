@@ -178,7 +178,7 @@ class Packer:
         command: list[str | Path] = [self.program, "plugins", "required", self.template(root)]
         shown = run(command, timeout=30, env=_quiet(), check=False, error=BuildError).stdout
         required = re.findall(r'^(\w+) \S+ "([^"]+)"(.*)$', shown, re.MULTILINE)
-        return [f"{name} {versions}" for name, versions, installed in required if not installed.strip()]
+        return sorted(f"{name} {versions}" for name, versions, installed in required if not installed.strip())
 
     def template(self, root: Path) -> Path:
         """The template's directory that this version understands; `root` is packer/."""
