@@ -51,6 +51,7 @@ _CHECKS = ("-k", "nvidia_driver or kernel or event_parser or boot")
 # What a sandbox has in its tree while it runs (sandbox_init.py), and no image has.
 _OF_THE_SANDBOX = ("etc/ld.so.preload",)
 _TAR = "tar --xattrs --acls --numeric-owner"
+_COPY_SECONDS = 1800  # a gigabyte of small files; a busy machine copied two thirds of it in 300 s
 _COPY = f'{_TAR} --one-file-system -C "$1" -cf - . | {_TAR} -C "$2" -xf -'
 
 
@@ -97,7 +98,7 @@ def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         converged = converge(ROOT, out / ANSIBLE_FILE, machine, note=progress.note)
         done = run(["chroot", box.root, "nvidia-smi"], timeout=60, check=False)
         smi = {"status": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
-        run(["sh", "-c", _COPY, "copy", box.root, str(tree)], timeout=300)
+        run(["sh", "-c", _COPY, "copy", box.root, str(tree)], timeout=_COPY_SECONDS)
     layers = rootfs_layers.ensure(base, home, progress).layers
     _as_in_the_base(tree, layers)
     yield Image(request.param, plan, out, tree, converged, smi)
