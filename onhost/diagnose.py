@@ -193,7 +193,7 @@ def gpus(machine: Machine) -> Tuple[Any, List[Finding]]:
     for gpu in document.iter("gpu"):
         row = {"pci": gpu.get("id", ""), "driver": driver}  # type: Record
         row.update((key, gpu.findtext(name, "")) for key, name in _GPU_FIELDS)
-        row["recovery_action"] = row["recovery_action"] or gpu.findtext("recovery_action", "")
+        row["recovery_action"] = row["recovery_action"] or readings.recovery_of(gpu)[0]
         row["ecc"] = {part: _counters(gpu.find("ecc_errors/" + part)) for part in ("volatile", "aggregate")}
         row["slowdowns"] = list(_active(gpu))
         row["unknown"], row["fabric"] = readings.unknown_values(gpu), readings.fabric_faults(gpu)
@@ -522,10 +522,10 @@ def _gpu_findings(row: Record, gpu: ElementTree.Element) -> Iterator[Finding]:
     for reason in row["slowdowns"]:
         if reason in _SLOWDOWNS:
             yield _finding(_SLOWDOWNS[reason], subject, "clocks are lowered: " + reason, "check_cooling")
-    asked = readings.read_word(row["recovery_action"])
-    if asked.state == readings.KNOWN and asked.text != "None":
-        kind = "drain" if row["recovery_action"] == "Drain P2P" else "reboot"
-        yield _finding("action", subject, "the driver asks for: " + row["recovery_action"], kind)
+    asked, number = readings.recovery_of(gpu)
+    if asked:
+        kind = {3: "drain", -1: "aws_support"}.get(number, "reboot")
+        yield _finding("action", subject, "the driver asks for: " + asked, kind)
 
 
 def _kind_of_unknown(texts: Iterable[str]) -> str:
@@ -1252,6 +1252,15 @@ REPAIRS = {
     "unrepairable_memory": ("isolate", "its memory cannot be repaired"),
 }
 
+# What nvidia-smi prints as gpu_recovery_action from R565 on, as recovery_asked compares it; numbers of NVML's
+# nvmlDeviceGpuRecoveryAction_t.
+_RECOVERY = {
+    "none": 0, "reset": 1, "gpu reset": 1, "reboot": 2, "node reboot": 2, "drain p2p": 3, "drain and reset": 4,
+}  # fmt: skip
+# The generation of the port above the GPU: `Unknown Error` in a machine whose virtual PCI bus has no ports (eight
+# healthy V100 at 00:04.0 to 00:0B.0, driver 550.127.05).
+OF_THE_HOST = "pci/pci_gpu_link_info/pcie_gen/max_host_link_gen"
+
 
 def unknown_values(gpu: Any) -> dict[str, str]:
     """Path → text of each value of a <gpu> that is unknown: errors anywhere, and what each board has and this lacks.
@@ -1340,11 +1349,32 @@ def repairs(gpu: Any) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
+def recovery_asked(action: Optional[str], reset: Optional[str] = None, drain: Optional[str] = None) -> tuple[str, int]:
+    """(what the driver asks for, its number, -1 for a label of a later driver); ("", 0) where it asks for nothing.
+
+    action: gpu_recovery_action. Before R565: the flags reset_required and drain_and_reset_recommended.
+    """
+    reading = read_word(action)
+    if reading.state == KNOWN:
+        word = re.sub(r"[\s_]+", " ", reading.text).lower()
+        number = _RECOVERY.get(word[: -len(" required")] if word.endswith(" required") else word, -1)
+        return (reading.text, number) if number else ("", 0)
+    if read_flag(reset).is_set():
+        return "Reset", 1
+    return ("Drain and Reset", 4) if read_flag(drain).is_set() else ("", 0)
+
+
+def recovery_of(gpu: Any) -> tuple[str, int]:
+    """`recovery_asked` of a <gpu>."""
+    flags = [gpu.findtext("gpu_reset_status/" + name) for name in ("reset_required", "drain_and_reset_recommended")]
+    return recovery_asked(gpu.findtext("gpu_recovery_action") or gpu.findtext("recovery_action"), *flags)
+
+
 def _errors(element: Any, path: str) -> Iterator[tuple[str, str]]:
     for child in element:
-        if child.tag in FREE_TEXT or (not path and child.tag == "fabric"):
-            continue  # fabric_faults reads the latter: `Unknown Error` is an answer of the fabric there
         name = path + child.tag
+        if child.tag in FREE_TEXT or name in ("fabric", OF_THE_HOST):
+            continue  # fabric_faults reads the former: `Unknown Error` is an answer of the fabric there
         # What only root may read (power_smoothing of a B200) says nothing of the GPU.
         if child.text and is_error(child.text) and child.text.strip() != "Insufficient Permissions":
             yield name, child.text.strip()

@@ -141,7 +141,16 @@ def advice(**board: str) -> str:
 def test_advice_is_that_of_the_parser(bench: Bench) -> None:
     """One GPU must not get two answers: from its event and from the diagnosis."""
     assert advice(remap_pending="Yes") == "schedule_reboot" and advice(remap_failure="Yes") == "isolate"
-    for action in ("Reset", "GPU Reset", "Reboot", "Drain and Reset", "Drain P2P"):
+    for action in (
+        "Reset",
+        "GPU Reset",
+        "GPU_RESET",
+        "Reboot",
+        "Drain and Reset",
+        "Drain P2P",
+        "DRAIN_P2P",
+        "of a later driver",
+    ):
         bench.prints("nvidia-smi", xml({"recovery": action}))
         assert [row[3] for row in of(bench.diagnose(), "gpus")] == [advice(recovery_action=action)], action
     kinds = {row.ec2 for row in parser_module("catalogue").Catalogue(policy_path=None).actions.values()}

@@ -35,6 +35,15 @@ def discovered(text: str) -> list[str]:
     return re.findall(r"PCI Bus ID:\s*([0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+\.\d)", text)
 
 
+def unnamed(text: str) -> list[str]:
+    """PCI addresses of the GPUs that the host engine has no name of, in the output of `dcgmi discovery -l`.
+
+    DCGM keeps NVML's answers under such names where it could not read them: it has no other value of the GPU either.
+    """
+    rows = re.findall(r"Name:\s*(<<<\w*>>>|)\s*\|?\s*\n[^\n]*PCI Bus ID:\s*([0-9A-Fa-f:.]+)", text)
+    return [address for _, address in rows]
+
+
 # DCGM_ERROR_CONFIG: how the machine is set up, not its hardware; of DCGM 4. Source: NVIDIA/DCGM 72fa3fe, dcgm_errors.h.
 _CONFIGURATION = 5
 
@@ -119,7 +128,7 @@ def test_host_engine_runs(host: Any, plan: PlanDocument, machine: MachineUnderTe
 @pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 def test_every_gpu_is_discovered(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
-    """dcgmi lists every GPU of the instance type. The host engine enumerates GPUs once, when it starts."""
+    """dcgmi lists every GPU of the instance type by its name. The host engine enumerates GPUs once, when it starts."""
     promised = planned_instance_type(plan, machine.instance_type)["gpu_count"]
     done = host.run("dcgmi discovery -l")
     if done.rc != 0:
@@ -132,6 +141,8 @@ def test_every_gpu_is_discovered(host: Any, plan: PlanDocument, machine: Machine
             f"dcgmi discovery -l on {machine.instance_type}: expected {promised} GPUs, got {len(gpus)}"
             f" ({', '.join(gpus) or 'none'})"
         )
+    if nameless := sorted(pci_address(name) for name in unnamed(done.stdout)):
+        observe.fail(f"dcgmi discovery -l: DCGM could not read {', '.join(nameless)}: no name")
 
 
 @pytest.mark.needs("observed")

@@ -21,8 +21,9 @@ class Gpu:
     processes: "PID NAME (TYPE)" of each process that uses the GPU; compute_mode and mig as in nvidia-smi.
     unknown: path in the XML → text ("" if it is missing) of each value that the board has and nvidia-smi did not give.
     unread: measurements with an error in place of a value. fabric: "Completed", "In Progress", … ("" for a GPU without
-    that state); fabric_faults: what is wrong with its place in the NVLink fabric. fraction: it is a vGPU. layout: of
-    the document, by its DOCTYPE (11, 12, 13; 0 where it names none).
+    that state); fabric_faults: what is wrong with its place in the NVLink fabric. asked: the recovery that the driver
+    asks for ("" for none). fraction: it is a vGPU. layout: of the document, by its DOCTYPE (11, 12, 13; 0 where it
+    names none).
     """
 
     index: int
@@ -39,6 +40,7 @@ class Gpu:
     unread: frozenset[str] = frozenset()
     fabric: str = ""
     fabric_faults: tuple[str, ...] = ()
+    asked: str = ""
     layout: int = 0
 
 
@@ -99,6 +101,7 @@ def _gpu(index: int, node: ElementTree.Element, layout: int) -> Gpu:
         unread=frozenset(unread),
         fabric="" if fabric.state == readings.ABSENT or node.find("fabric") is None else fabric.shown(),
         fabric_faults=tuple(readings.fabric_faults(node)),
+        asked=readings.recovery_of(node)[0],
         layout=layout,
     )
 

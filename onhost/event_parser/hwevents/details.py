@@ -34,11 +34,9 @@ _NVLINK = re.compile(
 _GSP = re.compile(r"Expected function (?P<function>\d+) \((?P<name>[A-Z0-9_]+)\)")
 _SM = re.compile(r"\(GPC (?P<gpc>\d+), TPC (?P<tpc>\d+)(?:, SM (?P<sm>\d+))?\)")
 _SXID_LINK = re.compile(r"\bLink (?P<link>\d+)\b")
-_SXID_SEVERITY = re.compile(r"Severity (?P<severity>\d+) Engine instance (?P<engine>\d+) Sub-engine instance (?P<sub_engine>\d+)")
-# What `nvidia-smi -q -x` prints as gpu_recovery_action, from R570.
-SMI_RECOVERY_ACTIONS = {
-    "None": 0, "Reset": 1, "GPU Reset": 1, "Reboot": 2, "Node Reboot": 2, "Drain P2P": 3, "Drain and Reset": 4,
-}  # fmt: skip
+_SXID_SEVERITY = re.compile(
+    r"Severity (?P<severity>\d+) Engine instance (?P<engine>\d+) Sub-engine instance (?P<sub_engine>\d+)"
+)
 
 
 def recovery(message: str) -> Optional[Dict[str, Any]]:
@@ -137,9 +135,9 @@ def board_advice(board: Dict[str, Any]) -> Tuple[str, str]:
         advice.append(("warning", "RESTART_VM"))
     if board.get("remap_pending") == "Yes":
         advice.append(("warning", "SCHEDULE_RESET"))
-    reported = str(board.get("recovery_action", "None"))
-    if reported != "None":
-        number = SMI_RECOVERY_ACTIONS.get(reported, -1)
+    names = ("recovery_action", "reset_required", "drain_and_reset_recommended")
+    reported, number = readings.recovery_asked(*(board.get(name) for name in names))
+    if reported:
         advice.append(RECOVERY_ACTIONS.get(number, ("", "warning", "CONTACT_SUPPORT"))[1:])
     asked = {readings.REPAIRS[name][0] for name in readings.REPAIRS if readings.read_flag(board.get(name)).is_set()}
     if "schedule_reboot" in asked:

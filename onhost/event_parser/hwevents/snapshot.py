@@ -22,7 +22,8 @@ _ELEMENTS = {
     "remapped_row_pending": "remap_pending", "remapped_row_failure": "remap_failure", "gpu_recovery_action": "recovery_action",
     "recovery_action": "recovery_action", "driver_version": "driver", "product_architecture": "architecture",
     "virtualization_mode": "virtualization", "current_mig": "mig", "current_ecc": "ecc", "channel_repair_pending": "channel_repair_pending",
-    "tpc_repair_pending": "tpc_repair_pending", "unrepairable_memory": "unrepairable_memory",
+    "tpc_repair_pending": "tpc_repair_pending", "unrepairable_memory": "unrepairable_memory", "reset_required": "reset_required",
+    "drain_and_reset_recommended": "drain_and_reset_recommended",
 }  # fmt: skip
 _UNKNOWN = {"RecoveryUnknown": "Count"}
 _NAMED = 5  # unknown values that a line names; `unknown_count` has their number
@@ -79,7 +80,9 @@ class Snapshot:
         found, whole = boards(document)
         lines = [with_metrics(board) for board in found]
         if not whole or not found:
-            lines.append(unanswered("nvidia-smi -q -x: " + ("the document is incomplete" if found else "it names no GPU")))
+            lines.append(
+                unanswered("nvidia-smi -q -x: " + ("the document is incomplete" if found else "it names no GPU"))
+            )
         return lines
 
 
@@ -119,7 +122,7 @@ def with_metrics(board: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]
     unknown = board.pop("unknown")  # type: Dict[str, str]
     remaps = readings.row_remapper(*(board.pop(key, "") for key in ("architecture", "virtualization", "ecc")))
     remaps = remaps and not readings.read_flag(board.pop("mig", "")).is_set()
-    for name in readings.REPAIRS:
+    for name in (*readings.REPAIRS, "reset_required", "drain_and_reset_recommended"):
         if not readings.read_flag(board.get(name)).is_set():
             board.pop(name, None)  # only what asks for something is in the line
     metrics = {}  # type: Dict[str, str]
@@ -161,7 +164,12 @@ def boards(document: bytes) -> Tuple[List[Dict[str, Any]], bool]:
         key = _ELEMENTS.get(name)
         if key == "driver":
             driver["driver"] = value.partition(" ")[0]  # R610 adds that the element is deprecated
-        elif gpus and value and not any(part in readings.FREE_TEXT for part in path):
+        elif (
+            gpus
+            and value
+            and not any(part in readings.FREE_TEXT for part in path)
+            and "/".join(path[2:]) != readings.OF_THE_HOST
+        ):
             if readings.is_error(value):
                 if value != "Insufficient Permissions" or key:
                     gpus[-1]["unknown"]["/".join(path[2:])] = value[:64]

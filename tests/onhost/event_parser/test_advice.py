@@ -173,7 +173,13 @@ def test_failed_remap_isolates_and_pending_remap_schedules_a_reset() -> None:
         ({"remap_pending": "Yes"}, "warning", "SCHEDULE_RESET"),
         ({"remap_pending": "Yes", "remap_failure": "Yes"}, "fatal", "ISOLATE"),
         ({"recovery_action": "Reset"}, "critical", "RESET_GPU"),
+        ({"recovery_action": "GPU_RESET"}, "critical", "RESET_GPU"),  # as one program's documents of a GB200 write it
         ({"recovery_action": "Reboot"}, "fatal", "RESTART_VM"),
+        ({"recovery_action": "NODE_REBOOT"}, "fatal", "RESTART_VM"),
+        ({"reset_required": "Yes"}, "critical", "RESET_GPU"),  # before R565
+        ({"reset_required": "Yes", "drain_and_reset_recommended": "Yes"}, "critical", "RESET_GPU"),
+        ({"drain_and_reset_recommended": "Yes"}, "critical", "DRAIN_RESET"),
+        ({"reset_required": "No", "drain_and_reset_recommended": "No"}, "info", "IGNORE"),
         ({"recovery_action": "Drain and Reset", "remap_pending": "Yes"}, "critical", "DRAIN_RESET"),
         ({"recovery_action": "a label of a later driver"}, "warning", "CONTACT_SUPPORT"),
     ],

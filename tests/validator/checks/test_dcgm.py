@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -53,6 +54,13 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         {"dcgmi*": "1 GPU found.\n" + GPU.format(0, "B")},
         "FAIL",
         "dcgmi discovery -l on g5.12xlarge: expected 2 GPUs, got 1 (0000:00:1b.0)",
+    ),
+    (dcgm.test_every_gpu_is_discovered, {"dcgmi*": BOTH.replace("found.", "found (Active).")}, "PASS", ""),  # DCGM 4.5
+    (
+        dcgm.test_every_gpu_is_discovered,
+        {"dcgmi*": re.sub(r"Name: .{11}", "Name: <<<NULL>>>", BOTH, count=1)},  # NVIDIA/DCGM#229, H100
+        "FAIL",
+        "dcgmi discovery -l: DCGM could not read 0000:00:1b.0: no name",
     ),
     (
         dcgm.test_every_gpu_is_discovered,

@@ -137,6 +137,57 @@ def test_check_names_the_gpu_that_does_not_answer(judge: Judge, text: str) -> No
     assert f"values, the first utilization/gpu_util: {text}" in found.message
 
 
+# NVIDIA/DCGM#263, utkuozdemir/nvidia_gpu_exporter#393: it has no error in its values, and no program can use it.
+@pytest.mark.parametrize(
+    ("element", "text", "asked"),
+    [
+        ("gpu_recovery_action", "Reset", "Reset"),
+        ("gpu_recovery_action", "Drain and Reset", "Drain and Reset"),
+        ("recovery_action", "Reboot", "Reboot"),
+        ("gpu_recovery_action", "a label of a later driver", "a label of a later driver"),
+        ("gpu_reset_status/reset_required", "Yes", "Reset"),
+        ("gpu_reset_status/drain_and_reset_recommended", "Yes", "Drain and Reset"),
+    ],
+)
+def test_check_names_the_gpu_that_waits_for_an_action(judge: Judge, element: str, text: str, asked: str) -> None:
+    gone = {"gpu_recovery_action": None} if element != "gpu_recovery_action" else {}
+    gpus = nvidia_smi.read(xml(**gone | {element: text}).decode())
+    found = judge(hardware_checks.test_every_gpu_answers, {}, machine=SimpleNamespace(gpus=gpus))
+    assert (found.verdict, found.message) == ("FAIL", f"GPU 0 (0000:1b:00.0): the driver asks for: {asked}")
+
+
+@pytest.mark.parametrize(
+    ("element", "text"),
+    [
+        ("gpu_recovery_action", "None"),
+        ("gpu_recovery_action", "N/A"),
+        ("gpu_reset_status/reset_required", "Requested functionality has been deprecated"),
+        ("gpu_reset_status/reset_required", "No"),
+    ],
+)
+def test_gpu_that_waits_for_nothing_is_healthy(judge: Judge, element: str, text: str) -> None:
+    gpus = nvidia_smi.read(xml(**{element: text}).decode())
+    assert judge(hardware_checks.test_every_gpu_answers, {}, machine=SimpleNamespace(gpus=gpus)).verdict == "PASS"
+
+
+def test_port_of_the_host_is_no_value_of_the_gpu(judge: Judge) -> None:
+    """Eight healthy V100 of a virtual machine without PCIe ports, driver 550.127.05 (thamada/nvidia-smi)."""
+    document = xml(**{"pci/pci_gpu_link_info/pcie_gen/max_host_link_gen": "Unknown Error"})
+    assert not _snapshot_unknown(document)
+    found = judge(
+        hardware_checks.test_every_gpu_answers, {}, machine=SimpleNamespace(gpus=nvidia_smi.read(document.decode()))
+    )
+    assert (found.verdict, found.message) == ("PASS", "")
+    machine = SimpleNamespace(run=lambda *_: document.decode(), root="/none")
+    assert diagnose.gpus(machine)[1] == []  # type: ignore[arg-type]
+
+
+def _snapshot_unknown(document: bytes) -> dict[str, str]:
+    (board,), _ = parser_module("snapshot").boards(document)
+    unknown: dict[str, str] = board["unknown"]
+    return unknown
+
+
 @pytest.mark.parametrize("text", ERRORS)
 @pytest.mark.parametrize("check", [nvidia_driver.test_power_is_not_limited, nvidia_driver.test_persistence_daemon_runs])
 def test_table_with_errors_is_red(judge: Judge, check: Callable[..., None], text: str) -> None:
