@@ -100,8 +100,11 @@ def of_services(host: Any, rows: list[list[str]]) -> set[str]:
     shown = (
         host.run(f"grep -Hs . {' '.join(f'/proc/{pid}/cgroup' for pid, _ in sorted(named))}").stdout if named else ""
     )
-    started = set(re.findall(r"(?m)^/proc/(\d+)/cgroup:\S*/system\.slice/\S+\.(?:service|scope)", shown))
-    return {name for pid, name in named if pid in started}
+    started = re.findall(r"(?m)^/proc/(\d+)/cgroup:\S*/system\.slice/(?:\S+/)?(\S+\.(?:service|scope))", shown)
+    # A service that `systemd-run` started is no part of the image; a container's scope is made the same way.
+    transient = set(host.run("ls /run/systemd/transient").stdout.split()) if started else set()
+    of_units = {pid for pid, unit in started if unit.endswith(".scope") or unit not in transient}
+    return {name for pid, name in named if pid in of_units}
 
 
 def with_declared(text: str, used: Mapping[str, str]) -> str:

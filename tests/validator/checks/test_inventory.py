@@ -397,12 +397,14 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     [
         ("/proc/9/cgroup:0::/system.slice/team-metrics.service\n", "PASS"),
         ("/proc/9/cgroup:0::/system.slice/docker-0123.scope\n", "PASS"),
+        ("/proc/9/cgroup:0::/system.slice/build-web.service\n", "FAIL"),  # systemd-run
         ("/proc/9/cgroup:0::/user.slice/user-1000.slice/session-1.scope\n", "FAIL"),
         ("", "FAIL"),
     ],
 )
 def test_image_as_found_may_have_services_of_its_own(judge: Judge, cgroup: str, verdict: str) -> None:
     table = {"PATH*": SS + 'tcp LISTEN 0 5 *:9400 *:* users:(("team-metrics",pid=9,fd=3))\n', "grep -Hs*": cgroup}
+    table |= {"ls*": "build-web.service\ndocker-0123.scope\n"}
     observed = as_plan(PLAN | {"origin": "observed"})
     assert judge(inventory.test_listeners_are_known, table, plan=observed).verdict == verdict
     assert judge(inventory.test_listeners_are_known, table).verdict == "FAIL"
