@@ -51,7 +51,7 @@ _CHECKS = ("-k", "nvidia_driver or kernel or event_parser or boot")
 # What a sandbox has in its tree while it runs (sandbox_init.py), and no image has.
 _OF_THE_SANDBOX = ("etc/ld.so.preload",)
 _TAR = "tar --xattrs --acls --numeric-owner"
-_COPY_SECONDS = 1800  # a gigabyte of small files; a busy machine copied two thirds of it in 300 s
+_COPY_SECONDS = 1800  # a busy machine copied 0.8 GB of small files in 300 s
 _COPY = f'{_TAR} --one-file-system -C "$1" -cf - . | {_TAR} -C "$2" -xf -'
 
 
