@@ -280,7 +280,7 @@ def test_single_gpu_has_no_fabric(machine: Machine) -> None:
     ("version", "fields"),
     [
         ("535.309.01", ["state", "status"]),
-        ("550.163.01", ["state", "status", "cliqueId", "clusterUuid"]),
+        ("550.163.01", ["state", "status", "cliqueId", "clusterUuid", "health", "bandwidth"]),
         (
             "570.148.08",
             ["state", "status", "cliqueId", "clusterUuid", "health", "bandwidth", "route_recovery_in_progress",

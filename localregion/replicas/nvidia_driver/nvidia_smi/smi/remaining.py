@@ -1,7 +1,8 @@
 """Elements of `nvidia-smi -q` that no reader of the project asks for, as the originals print them.
 
 After captures of an A10G and a T4 (515.105.01), an A100 (535.54.03, 570.148.08), an H100 and a B200 (580.105.08), a
-GB200 and a GB300 (580.173.02), and an L40S and a T4 (595.91.07): influxdata/telegraf and NVIDIA/k8s-test-infra.
+GB200 and a GB300 (580.173.02), and an L40S and a T4 (595.91.07): influxdata/telegraf and NVIDIA/k8s-test-infra. An L4
+and an H200 (550.90), a V100, an L40S and a GH200 (550.127.05) and an H100 (565.57.01): thamada/gls.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _rows(gpu: Gpu, version: str) -> list[Row]:
     architecture = gpu.values.get("architecture", "")
     of_rack = "GB200" in gpu.name or "GB300" in gpu.name
     switched = of_rack or " B200" in gpu.name or " B300" in gpu.name
-    linked = "Enabled" if of_rack else "Disabled" if switched or architecture == "Hopper" else NA
+    linked = "Enabled" if of_rack or "GH200" in gpu.name else "Disabled" if switched or architecture == "Hopper" else NA
     device = "000010DE" if not gpu.values.get("device_id") else gpu.values["device_id"].upper() + "10DE"
     bar = 256 if architecture in ("Turing", "Volta") else 1 << ((gpu.number("memory_mib") or 1) - 1).bit_length()
     modern = architecture not in ("Turing", "Volta", "Ampere")
@@ -69,7 +70,7 @@ def _rows(gpu: Gpu, version: str) -> list[Row]:
     )
     drawn = (("Average Power Draw", "average_power_draw"), ("Instantaneous Power Draw", "instant_power_draw"))
     state = DEPRECATED if branch >= 595 else "P0"
-    platform = _platform(switched)
+    platform = _platform(switched, branch)
     return [
         ("display_mode", 580, _ALL, "Display Attached", "display_attached", "Yes"),
         ("accounting_mode", 0, _ALL, "Accounting Mode Buffer Size", "accounting_mode_buffer_size", "4000"),
@@ -94,10 +95,10 @@ def _rows(gpu: Gpu, version: str) -> list[Row]:
         ("board_id", 525, _ALL, "Board Part Number", "board_part_number", NA),
         ("board_part_number" if branch >= 525 else "board_id", 0, _ALL, "GPU Part Number", "gpu_part_number", NA),
         ("gpu_part_number", 525, _ALL, "FRU Part Number", "gpu_fru_part_number", NA),
-        ("gpu_fru_part_number", 570, _ALL, "Platform Info", "platformInfo", platform),
-        ("gpu_fru_part_number" if branch >= 525 else "gpu_part_number", 0, 570, "Module ID", "gpu_module_id", "0"),
+        ("gpu_fru_part_number", 565, _ALL, "Platform Info", "platformInfo", platform),
+        ("gpu_fru_part_number" if branch >= 525 else "gpu_part_number", 0, 565, "Module ID", "gpu_module_id", "0"),
         (
-            "platformInfo" if branch >= 570 else "gpu_module_id",
+            "platformInfo" if branch >= 565 else "gpu_module_id",
             0,
             _ALL,
             "Inforom Version",
@@ -111,21 +112,21 @@ def _rows(gpu: Gpu, version: str) -> list[Row]:
         ),
         (
             "inforom_version",
-            570,
+            550,
             _ALL,
             "Inforom BBX Object Flush",
             "inforom_bbx_flush",
             _group(("Latest Timestamp", "latest_timestamp"), ("Latest Duration", "latest_duration")),
         ),
         (
-            "inforom_bbx_flush" if branch >= 570 else "inforom_version",
+            "inforom_bbx_flush" if branch >= 550 else "inforom_version",
             0,
             _ALL,
             "GPU Operation Mode",
             "gpu_operation_mode",
             _group(("Current", "current_gom"), ("Pending", "pending_gom")),
         ),
-        ("gpu_operation_mode", 570, _ALL, "GPU C2C Mode", "c2c_mode", linked),
+        ("gpu_operation_mode", 550, _ALL, "GPU C2C Mode", "c2c_mode", linked),
         ("gpu_virtualization_mode/virtualization_mode", 0, _ALL, "Host VGPU Mode", "host_vgpu_mode", NA),
         ("gpu_virtualization_mode/host_vgpu_mode", 550, _ALL, "vGPU Heterogeneous Mode", "vgpu_heterogeneous_mode", NA),
         (
@@ -141,7 +142,7 @@ def _rows(gpu: Gpu, version: str) -> list[Row]:
             ),
         ),
         (
-            "gpu_recovery_action" if branch >= 570 else "gpu_virtualization_mode",
+            "gpu_recovery_action" if branch >= 565 else "gpu_virtualization_mode",
             0,
             _ALL,
             "IBMNPU",
@@ -186,7 +187,7 @@ def _rows(gpu: Gpu, version: str) -> list[Row]:
         ),
         (
             "clocks_event_reasons_counters" if branch >= 580 else "clocks_event_reasons",
-            570,
+            550,
             _ALL,
             "Sparse Operation Mode",
             "sparse_operation_mode",
@@ -198,7 +199,14 @@ def _rows(gpu: Gpu, version: str) -> list[Row]:
             _ALL,
             "BAR1 Memory Usage",
             "bar1_memory_usage",
-            [("Total", "total", "%d MiB" % bar), ("Used", "used", "1 MiB"), ("Free", "free", "%d MiB" % (bar - 1))],
+            # The CPU reads a GH200's memory without the window.
+            _group(("Total", "total"), ("Used", "used"), ("Free", "free"))
+            if "GH200" in gpu.name
+            else [
+                ("Total", "total", "%d MiB" % bar),
+                ("Used", "used", "1 MiB"),
+                ("Free", "free", "%d MiB" % (bar - 1)),
+            ],
         ),
         (
             "bar1_memory_usage",
@@ -270,6 +278,14 @@ def _rows(gpu: Gpu, version: str) -> list[Row]:
         ),
         (
             "gpu_power_readings",
+            550,
+            570,
+            "GPU Memory Power Readings",
+            "gpu_memory_power_readings",
+            _group(("Power Draw", "power_draw")),
+        ),
+        (
+            "gpu_memory_power_readings" if branch >= 550 else "gpu_power_readings",
             535,
             570,
             "Module Power Readings",
@@ -316,7 +332,7 @@ def _rows(gpu: Gpu, version: str) -> list[Row]:
         ),
         ("clock_policy", 510, 580, "Voltage", "voltage", _group(("Graphics", "graphics_volt"))),
         ("processes", 0, _ALL, "Accounted Processes", "accounted_processes", ""),
-        ("accounted_processes", 570, _ALL, "Capabilities", "capabilities", [("EGM", "egm", "disabled")]),
+        ("accounted_processes", 565, _ALL, "Capabilities", "capabilities", [("EGM", "egm", "disabled")]),
     ]
 
 
@@ -331,7 +347,16 @@ def _clocks(gpu: Gpu, branch: int) -> Tree:
     ]
 
 
-def _platform(switched: bool) -> Tree:
+def _platform(switched: bool, branch: int) -> Tree:
+    if branch < 570:  # an H100 with 565.57.01
+        return [
+            ("Rack Serial Number", "rack_serial_number", NA),
+            ("Chassis Physical Slot Number", "chassis_physical_slot_number", NA),
+            ("Compute Slot Index", "compute_slot_index", NA),
+            ("Node Index", "node_index", NA),
+            ("Peer Type", "peer_type", NA),
+            ("Module Id", "module_id", "1"),
+        ]
     return [
         ("Chassis Serial Number", "chassis_serial_number", NA),
         ("Slot Number", "slot_number", NA),

@@ -57,13 +57,17 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
         ("GPU UUID", "uuid", gpu.uuid),
         ("Minor Number", "minor_number", gpu.values.get("minor", NA)),
         ("VBIOS Version", "vbios_version", fact("vbios_version")),
-        ("GSP Firmware Version", "gsp_firmware_version", version),
+        (
+            "GSP Firmware Version",
+            "gsp_firmware_version",
+            NA if gpu.values.get("architecture") == "Volta" else version,  # the processor came with Turing
+        ),
         (
             "GPU Virtualization Mode",
             "gpu_virtualization_mode",
             [("Virtualization Mode", "virtualization_mode", "Pass-Through")],  # as instances of EC2 show it
         ),
-        *_resets(version),
+        *_resets(version, gpu),
         (
             "PCI",
             "pci",
@@ -217,9 +221,27 @@ def _pci_address(version: str, fact: Callable[[str], str]) -> Tree:
     return [(title, tag, fact("pci." + name)[2 if _is_v13(version) else 0 :]) for title, tag, name in rows]
 
 
+# Output of a V100 with the driver 550.127.05: single- and double-bit errors by place.
+_VOLTA_ECC = (
+    ("Device Memory", "device_memory", "0", "0"),
+    ("Register File", "register_file", "0", "0"),
+    ("L1 Cache", "l1_cache", "0", "0"),
+    ("L2 Cache", "l2_cache", "0", "0"),
+    ("Texture Memory", "texture_memory", NA, NA),
+    ("Texture Shared", "texture_shm", NA, NA),
+    ("CBU", "cbu", NA, "0"),
+    ("Total", "total", "0", "0"),
+)
+
+
 def _ecc(version: str, architecture: str, when: str, fact: Callable[[str], str]) -> Tree:
     """An A100 with 570.148.08 has parity apart, one with 535.54.03 has not; nor has a T4 with 595.91.07."""
-    split = driver.branch(version) >= 550 and architecture not in ("Volta", "Turing")
+    if architecture == "Volta":
+        return [
+            (title, tag, [(place, name, row[at]) for place, name, *row in _VOLTA_ECC])
+            for title, tag, at in (("Single Bit", "single_bit", 0), ("Double Bit", "double_bit", 1))
+        ]
+    split = driver.branch(version) >= 550 and architecture != "Turing"
     rows = _SPLIT_ECC if split else _V12_ECC
     counters: Tree = [
         (title, tag, fact("ecc.errors." + kind + "." + when + "." + place)) for title, tag, place, kind in rows
@@ -263,13 +285,15 @@ def _repairs(version: str, gpu: Gpu, fact: Callable[[str], str]) -> Tree:
     ]
 
 
-def _resets(version: str) -> Tree:
-    """gpu_reset_status as 535.54.03 shows it; the recovery action takes its place from R570 on."""
-    if driver.branch(version) >= 570:
-        return [("GPU Recovery Action", "gpu_recovery_action", "None")]
+def _resets(version: str, gpu: Gpu) -> Tree:
+    """gpu_reset_status as 535.54.03 shows it; the recovery action takes its place from R570 on. 565.57.01 has both."""
+    branch = driver.branch(version)
+    action: Tree = [("GPU Recovery Action", "gpu_recovery_action", "None")]
     rows: Tree = [("Reset Required", "reset_required", "No")]
-    rows += [("Drain and Reset Recommended", "drain_and_reset_recommended", "No")]
-    return [("GPU Reset Status", "gpu_reset_status", rows)] if driver.branch(version) >= 535 else []
+    drain = NA if gpu.values.get("architecture") == "Volta" else "No"
+    rows += [("Drain and Reset Recommended", "drain_and_reset_recommended", drain)]
+    status: Tree = [("GPU Reset Status", "gpu_reset_status", rows)]
+    return (status if 535 <= branch < 570 else []) + (action if branch >= 565 else [])
 
 
 def _width(now: Readings) -> str:
@@ -317,10 +341,10 @@ def _power_limits(fact: Callable[[str], str]) -> Tree:
 
 
 # Health fields → the first branch that prints them, and their values where the fabric works: on a B200, on a GB200. An
-# H100 has none (captures of 570.148.08, 580.105.08, 580.173.02 and 595.91.07).
+# H100 has none (captures of 565.57.01, 570.148.08, 580.105.08, 580.173.02 and 595.91.07), nor an H200 with 550.90.12.
 _HEALTH = (
     ("Summary", "summary", 580, "Healthy", "Healthy"),
-    ("Bandwidth", "bandwidth", 565, NA, "Full"),
+    ("Bandwidth", "bandwidth", 550, NA, "Full"),
     ("Route Recovery in progress", "route_recovery_in_progress", 565, NA, "False"),
     ("Route Unhealthy", "route_unhealthy", 565, NA, "False"),
     ("Access Timeout Recovery", "access_timeout_recovery", 565, "False", "False"),
