@@ -30,7 +30,7 @@ def test_checks_run_without_the_engine(
     (tmp_path / "blocker.py").write_text(BLOCKED.format(module=module))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     outcome = run(LOOKS + LOOKS.replace("looks", "fails").replace("== 0", "== 1"), "-p", "blocker", "-v")
-    assert outcome.verdicts == {"test_looks": "PASS", "test_fails": "FAIL"}
+    assert outcome.verdicts == {"test_looks": "PASS", "test_fails": "FAIL"}, outcome.text
     assert f"validator: checks run one after the other, with one round trip for each command: {reason}" in outcome.text
 
 
