@@ -1,4 +1,4 @@
-"""Which slice .ci/run builds, and what its exit code is, with programs that note their calls."""
+"""Which end-to-end run .ci/run makes, and what its exit code is, with programs that note their calls."""
 
 from __future__ import annotations
 
@@ -47,27 +47,63 @@ def checkout(tmp_path: Path) -> Path:
     return clone
 
 
-def run(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(checkout: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     path = f"{checkout.parent / 'programs'}:{os.environ['PATH']}"
     given = os.environ | {"PATH": path, "LOG": str(checkout.parent / "log")} | environment
-    return subprocess.run([checkout / ".ci" / "run"], env=given, capture_output=True, text=True, timeout=60)
+    return subprocess.run([checkout / ".ci" / "run", *words], env=given, capture_output=True, text=True, timeout=60)
 
 
-def slice_of(checkout: Path) -> str:
-    lines = (checkout.parent / "log").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("gpu-ami rehearse")]
-    return line
+def calls(checkout: Path) -> list[str]:
+    return (checkout.parent / "log").read_text().splitlines()
 
 
-def test_the_commit_chooses_the_slice(checkout: Path) -> None:
+def commit_until(checkout: Path, last_digits: str) -> str:
+    """Commits until the digest ends with one of last_digits; returns the digest."""
+    for number in range(200):
+        git(checkout, "commit", "-q", "--allow-empty", "-m", str(number))
+        digest = git(checkout, "rev-parse", "HEAD")
+        if digest[-1] in last_digits:
+            return digest
+    raise AssertionError(digest)
+
+
+def test_an_even_commit_proves_as_the_readme_says_and_rehearses_a_slice(checkout: Path) -> None:
+    digest = commit_until(checkout, "02468ace")
     done = run(checkout)
     assert done.returncode == 0, done.stderr
-    assert slice_of(checkout) == f"gpu-ami rehearse --sample {git(checkout, 'rev-parse', 'HEAD')} --boot"
+    assert "make prove" in calls(checkout)
+    assert f"gpu-ami rehearse --sample {digest} --boot" in calls(checkout)
+    assert not [call for call in calls(checkout) if call.startswith("gpu-ami diff")]
     assert done.stdout.splitlines()[-1] == "5 passed in 1.00s"
 
 
+def test_an_odd_commit_proves_under_the_conditions_of_aws(checkout: Path) -> None:
+    commit_until(checkout, "13579bdf")
+    done = run(checkout)
+    assert done.returncode == 0, done.stderr
+    assert "make prove CONDITIONS=aws-like" in calls(checkout)
+    assert "gpu-ami diff --same out/debian12-gpu out/in-a-sandbox" in calls(checkout)
+    assert not [call for call in calls(checkout) if call.startswith("gpu-ami rehearse")]
+
+
+def test_without_root_no_sandbox_is_needed(checkout: Path) -> None:
+    (checkout.parent / "programs" / "id").write_text("#!/bin/sh\necho 1000\n")
+    commit_until(checkout, "02468ace")
+    assert run(checkout).returncode == 0
+    assert "make prove CONDITIONS=aws-like" in calls(checkout)
+    assert not [call for call in calls(checkout) if "rehearse" in call or "sandbox" in call]
+
+
+def test_the_caller_may_choose(checkout: Path) -> None:
+    commit_until(checkout, "13579bdf")
+    assert run(checkout, "recipes").returncode == 0
+    assert "make prove" in calls(checkout)
+    done = run(checkout, "everything")
+    assert (done.returncode, done.stderr) == (2, ".ci/run: everything: expected conditions or recipes\n")
+
+
 def test_a_red_slice_is_red_after_the_tests(checkout: Path) -> None:
-    done = run(checkout, SLICE="3")
+    done = run(checkout, "recipes", SLICE="3")
     assert done.returncode == 3
     assert re.search(r"^slice of the recipes: \d+ s, exit code 3$", done.stdout, re.MULTILINE)
     assert done.stdout.splitlines()[-1] == "5 passed in 1.00s"
@@ -76,8 +112,9 @@ def test_a_red_slice_is_red_after_the_tests(checkout: Path) -> None:
 def test_red_linters_are_red_after_the_tests(checkout: Path) -> None:
     done = run(checkout, LINTERS="2")
     assert done.returncode == 2
-    assert done.stdout.splitlines()[-2:] == ["1 error", "5 passed in 1.00s"]
-    assert "make test-all LINT=" in (checkout.parent / "log").read_text().splitlines()
+    assert "1 error" in done.stdout.splitlines()
+    assert done.stdout.splitlines()[-1] == "5 passed in 1.00s"
+    assert "make test-all LINT=" in calls(checkout)
 
 
 def test_red_tests_are_red(checkout: Path) -> None:
