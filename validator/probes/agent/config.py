@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import posixpath
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,16 @@ _PRINT = (
     ' [ -f "$f" ] && { echo "$f"; cat -- "$f"; printf "\\036"; }; done'
 )
 
+# As _PRINT, of a process and its unit. The file beside the folder is what the unit mounts over it, if anything: that
+# mount is dropped where the image's file is replaced (sed -i), and the agent has read the copy at its start.
+_FILE = f"{DIRECTORY.removesuffix('.d')}.json"
+_PRINT_IN_USE = (
+    f"cd /proc/%s/root{DIRECTORY} && {{ copy=; ! grep -qF ' {DIRECTORY} ' /proc/%s/mountinfo ||"
+    f" copy=$(systemctl show -p BindPaths --value %s | tr ' ' '\\n' | sed -n 's#:{_FILE}\\(:.*\\)*$##p');"
+    ' for f in "${copy:-../amazon-cloudwatch-agent.json}" *; do'
+    ' [ -f "$f" ] && { echo "$f"; cat -- "$f"; printf "\\036"; }; done; }'
+)
+
 
 def installed(host: Any) -> dict[str, object]:
     """The configuration of the agent on a host. ValueError names a file that is not a JSON object."""
@@ -88,14 +99,14 @@ def replaced(parts: Collection[str]) -> str:
 
 
 def in_use(host: Any) -> dict[str, object] | None:
-    """The configuration as the agent's process sees it, in its own mount namespace; None if the agent does not run.
+    """The configuration with which the agent's process started, in its own mount namespace; None if it does not run.
 
     ValueError names a file that is not a JSON object. UNPROVEN: the process's files cannot be read.
     """
     pid = host.run("systemctl show -p MainPID --value %s", UNIT).stdout.strip()
     if pid in ("", "0"):
         return None
-    done = host.run(_PRINT, f"/proc/{pid}/root{DIRECTORY}")
+    done = host.run(_PRINT_IN_USE, pid, pid, UNIT)
     if not done.stdout:
         unproven(f"the configuration of the running agent cannot be read: {done.stderr.strip() or 'no file'}")
     return _merged_files(done.stdout)
@@ -106,7 +117,7 @@ def _merged_files(text: str) -> dict[str, object]:
     for record in text.split("\x1e"):
         name, _, text = record.lstrip("\n").partition("\n")
         if name:
-            configs.append(_parsed(text, f"{DIRECTORY}/{name}"))
+            configs.append(_parsed(text, posixpath.join(DIRECTORY, name)))
     return merged(configs)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,6 +97,58 @@ def test_series_are_expected_in_the_namespace_that_a_proofs_agent_uses(in_use: A
     config = {"metrics": {"namespace": "Team"}}
     assert agent_config.with_namespace_of(config, in_use) == {"metrics": {"namespace": namespace}}
     assert config == {"metrics": {"namespace": "Team"}}
+
+
+# In a mount namespace: the image's files, and a process that started with copies of them, as the agent's unit
+# on a proof's machine does. Prints what the command, its last argument with PID for the process, prints then.
+_AGENT = r"""
+set -e
+mount -t tmpfs agent /opt
+etc=/opt/aws/amazon-cloudwatch-agent/etc
+mkdir -p "$etc/amazon-cloudwatch-agent.d" /opt/copy/amazon-cloudwatch-agent.d
+cd "$etc"
+echo '{"metrics": {"namespace": "Team"}}' >amazon-cloudwatch-agent.json
+echo '{"metrics": {"namespace": "Team-proof"}}' >/opt/copy/amazon-cloudwatch-agent.json
+echo '{"agent": {"region": "copied"}}' >/opt/copy/amazon-cloudwatch-agent.d/part
+mkfifo /opt/started
+unshare --mount --propagation unchanged sh -c '
+  mount --bind /opt/copy/amazon-cloudwatch-agent.d amazon-cloudwatch-agent.d
+  [ "$1" = bare ] || mount --bind /opt/copy/amazon-cloudwatch-agent.json amazon-cloudwatch-agent.json
+  echo >/opt/started
+  exec sleep 60
+' sh "$1" >&2 &
+trap "kill $!" EXIT
+read -r _ </opt/started
+if [ "$2" = replaced ]; then sed -i s/Team/Changed/ amazon-cloudwatch-agent.json; fi
+bound="/opt/copy/amazon-cloudwatch-agent.d:$etc/amazon-cloudwatch-agent.d:rbind"
+[ "$1" = bare ] || bound="$bound /opt/copy/amazon-cloudwatch-agent.json:$etc/amazon-cloudwatch-agent.json:rbind"
+mkdir /opt/bin
+printf '#!/bin/sh\necho "%s"\n' "$bound" >/opt/bin/systemctl
+chmod 755 /opt/bin/systemctl
+cd /
+PATH=/opt/bin:$PATH sh -c "$(echo "$3" | sed "s/PID/$!/g")"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount and enter namespaces")
+@pytest.mark.parametrize(
+    ("mounts", "then", "namespace"),
+    [
+        ("both", "kept", "Team-proof"),
+        ("both", "replaced", "Team-proof"),  # the kernel drops the mount with the file under it
+        ("bare", "kept", "Team"),
+    ],
+)
+def test_a_running_agent_uses_the_copy_with_which_it_started(mounts: str, then: str, namespace: str) -> None:
+    class Machine:
+        def run(self, command: str, *words: str) -> Any:
+            text = command % tuple(words)
+            if "MainPID" in text:
+                return SimpleNamespace(stdout="PID\n", stderr="")
+            program = ["unshare", "--mount", "sh", "-c", _AGENT, "sh", mounts, then, text]
+            return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+
+    assert agent_config.in_use(Machine()) == {"metrics": {"namespace": namespace}, "agent": {"region": "copied"}}
 
 
 @pytest.mark.parametrize(
