@@ -95,6 +95,17 @@ def test_no_program_is_replaced_by_one_below_run() -> None:
     assert [pair for pair in bound if "/bin/" in pair[1] and pair[0].startswith("/run/")] == []
 
 
+def test_a_program_that_the_agent_may_run_is_unmounted_without_waiting_for_it() -> None:
+    """A mount with an open file is busy: umount fails, and the replacement stays for all faults after it."""
+    replaced = [
+        fault
+        for fault in catalogue.load(FOLDER)
+        if re.search("mount --bind .*/nvidia-smi$", fault.inject, re.MULTILINE)
+    ]
+    assert len(replaced) > 5
+    assert [fault.id for fault in replaced if "umount -l /usr/bin/nvidia-smi" not in fault.revert] == []
+
+
 def test_what_cannot_be_reverted_comes_last() -> None:
     order = [fault.last for fault in catalogue.load(FOLDER)]
     assert order == sorted(order)

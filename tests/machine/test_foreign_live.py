@@ -6,7 +6,8 @@ Packer builds images in the local region with tests/machine/foreign/: a plain te
 the vendors' packages, the team's own units and its agent's configuration. The careful one must be healthy. The careless
 one captures no Xid, loads no nvidia-uvm, so that CUDA is dead, and has the build's keys and logs. The others have
 Debian's own driver, a driver of no package, a fabric manager of another version, and no module of the driver. The
-builder is a sandbox; the careful image and the careless one are booted, of the others the files are judged.
+builder is a sandbox. All are booted but that with Debian's own driver, which drives no emulated GPU: of it the files
+are judged.
 GPU_AMI_FOREIGN_OUT names a folder that keeps the images' manifests and the proofs.
 """
 
@@ -50,6 +51,27 @@ CARELESS = {
     "image::test_no_host_keys",
     "image::test_no_log", "observed::test_an_xid_arrives_where_kernel_lines_are_sent",
 }  # fmt: skip
+# What fails of others once they are booted, their files included.
+BOOTED = {
+    "installer": {
+        "cloudwatch_agent::test_agent_is_active_and_enabled", "cloudwatch_agent::test_agent_log_has_no_error",
+        "cloudwatch_agent::test_agent_reports_configured",  # nothing configures it
+        "hygiene::test_no_builder_logs", "image::test_no_log",  # the installer's
+    },
+    "fabric-manager": {
+        "boot::test_no_unit_failed", "boot::test_system_is_running",
+        "fabric_manager::test_fabric_manager_is_of_the_driver_s_version",
+        "fabric_manager::test_fabric_manager_runs_where_nvswitch_is",
+        "compute::test_cuda_starts", "device_nodes::test_device_nodes_are_there",
+        "device_nodes::test_uvm_module_is_loaded",  # nothing loads nvidia-uvm
+    },
+    "no-module": {
+        "device_nodes::test_uvm_module_is_on_disk_for_every_kernel",
+        "kernel::test_modules_can_be_built_for_the_running_kernel",
+        "nvidia_driver::test_every_promised_gpu_is_there", "nvidia_driver::test_module_on_disk_is_the_planned_one",
+    },
+}  # fmt: skip
+COMPUTES = {"installer": "PASS", "fabric-manager": "FAIL", "no-module": "UNPROVEN"}
 VERDICTS = ("PASS", "FAIL", "UNPROVEN", "ERROR")
 
 
@@ -204,6 +226,15 @@ def test_a_careless_image_fails_where_it_is_wrong(manifests: dict[str, Path]) ->
     assert failed == CARELESS
     assert len(verdicts.get("UNPROVEN", [])) <= MOST_UNPROVEN
     assert {row["name"]: row["verdict"] for row in report["tiers"]}["T2"] == "FAIL"
+
+
+@pytest.mark.parametrize("kind", BOOTED)
+def test_another_image_fails_where_it_is_wrong(kind: str, manifests: dict[str, Path]) -> None:
+    report, verdicts = proven(manifests[kind], codes=(1,))
+    assert {check.partition("@")[0] for check in verdicts["FAIL"]} == BOOTED[kind]
+    assert verdicts.get("ERROR", []) == []
+    assert len(verdicts.get("UNPROVEN", [])) <= MOST_UNPROVEN
+    assert {row["name"]: row["verdict"] for row in report["tiers"]}["T2"] == COMPUTES[kind]
 
 
 @pytest.mark.parametrize("kind", JUDGED_BY_FILES)

@@ -97,7 +97,7 @@ def _of_nvidia_smi(host: Any) -> dict[str, list[str]]:
     done = host.run(_QUERY % ",compute_cap")
     if done.rc != 0:
         done = host.run(_QUERY % "")
-    if done.rc != 0:
+    if done.rc != 0 or not done.stdout.strip():
         unproven("nvidia-smi does not answer: see nvidia_driver::test_every_promised_gpu_is_there")
     rows = (row for row in csv.reader(done.stdout.splitlines(), skipinitialspace=True) if len(row) >= 4)
     return {row[1].removeprefix("GPU-"): row[2:] for row in rows}

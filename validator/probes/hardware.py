@@ -169,7 +169,7 @@ def require_driver(host: Any) -> str:
     __tracebackhide__ = True
     shown = host.run(DRIVER)
     if shown.rc != 0:
-        unproven("no NVIDIA driver is loaded: see nvidia_driver::test_loaded_driver_is_the_planned_one")
+        unproven("no NVIDIA driver is loaded: see nvidia_driver::test_every_promised_gpu_is_there")
     return str(shown.stdout)
 
 

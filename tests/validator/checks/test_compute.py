@@ -110,9 +110,13 @@ def test_drivers_before_r510_name_no_compute_capability(judge: Judge) -> None:
     }
     found = judge(checks.test_cuda_sees_the_promised_gpus, table, computed=result(), plan=plan())
     assert found.verdict == "PASS", found
-    table["nvidia-smi --query-gpu=*"] = (9, "no driver")  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("said", [(9, "no driver"), (0, "")])
+def test_cuda_is_not_compared_with_a_silent_nvidia_smi(judge: Judge, said: tuple[int, str]) -> None:
+    table = {"nvidia-smi --query-gpu=*": said}
     found = judge(checks.test_cuda_sees_the_promised_gpus, table, computed=result(), plan=plan())
-    assert found.verdict == "UNPROVEN", found
+    assert (found.verdict, "nvidia-smi does not answer" in found.message) == ("UNPROVEN", True), found
 
 
 @pytest.mark.parametrize(

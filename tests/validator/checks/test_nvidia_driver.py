@@ -66,9 +66,22 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (
         driver.test_no_part_is_of_another_version,
-        PARTS | {"nvidia-smi --version": "", "command -v*": (1, ""), "ldconfig*": ""},
+        PARTS | {"nvidia-smi --version": "", "command -v*": (1, ""), "ldconfig*": "", "cat*": PROC},
         "FAIL",
         "nvidia-smi: no version",
+    ),
+    (
+        driver.test_no_part_is_of_another_version,
+        PARTS | {"nvidia-smi --version": (9, "NVIDIA-SMI has failed"), "cat*": (1, "", "No such file or directory")},
+        "UNPROVEN",
+        "no NVIDIA driver is loaded: see nvidia_driver::test_every_promised_gpu_is_there",
+    ),
+    (
+        driver.test_no_part_is_of_another_version,
+        PARTS
+        | {"nvidia-smi --version": (9, "NVIDIA-SMI has failed"), "readlink*libcuda*": "/usr/lib/libcuda.so.535.1\n"},
+        "FAIL",
+        "got nvidia-smi: no version; /usr/lib/libcuda.so.535.1: 535.1",
     ),
     (
         driver.test_persistence_daemon_runs,
@@ -336,7 +349,7 @@ REAL = transcript("nvidia_smi_without_driver")
     [
         (
             driver.test_no_part_is_of_another_version,
-            {**PARTS, "nvidia-smi --version": REAL["nvidia-smi --version"]},
+            {**PARTS, "nvidia-smi --version": REAL["nvidia-smi --version"], "cat*": PROC},
             "expected the driver's version 550.163.01, got nvidia-smi: no version",
         ),
         (
