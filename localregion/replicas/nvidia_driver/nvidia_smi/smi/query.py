@@ -57,7 +57,7 @@ def _ecc(gpu: Gpu) -> str:
     return "Enabled" if gpu.values.get("architecture") not in ("Maxwell", "Kepler", "Pascal") else "[N/A]"
 
 
-def _is_volta(gpu: Gpu) -> bool:
+def is_volta(gpu: Gpu) -> bool:
     """Without heterogeneous memory management, JPEG decoder and optical flow (a V100 with 550.127.05)."""
     return gpu.values.get("architecture") == "Volta"
 
@@ -101,7 +101,7 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
         "display_mode": ("Enabled", ""),
         "accounting.mode": ("Disabled", ""),
         "gom.current": (None, ""),
-        "addressing_mode": (None if _is_volta(gpu) else "HMM", ""),
+        "addressing_mode": (None if is_volta(gpu) else "HMM", ""),
         "mig.mode.current": (_mig(gpu, "mig"), ""),
         "mig.mode.pending": (_mig(gpu, "pending_mig"), ""),
         "pcie.link.gen.current": (now.pcie_gen, ""),
@@ -115,8 +115,8 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
         "utilization.memory": (now.utilization_memory, "%"),
         "utilization.encoder": (0, "%"),
         "utilization.decoder": (0, "%"),
-        "utilization.jpeg": (None if _is_volta(gpu) else 0, "%"),
-        "utilization.ofa": (None if _is_volta(gpu) else 0, "%"),
+        "utilization.jpeg": (None if is_volta(gpu) else 0, "%"),
+        "utilization.ofa": (None if is_volta(gpu) else 0, "%"),
         "memory.total": (now.memory_total, "MiB"),
         "memory.reserved": (now.memory_reserved, "MiB"),
         "memory.used": (now.memory_used, "MiB"),

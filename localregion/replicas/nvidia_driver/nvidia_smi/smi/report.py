@@ -60,7 +60,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
         (
             "GSP Firmware Version",
             "gsp_firmware_version",
-            NA if gpu.values.get("architecture") == "Volta" else version,  # the processor came with Turing
+            NA if query.is_volta(gpu) else version,  # the processor came with Turing
         ),
         (
             "GPU Virtualization Mode",
@@ -135,10 +135,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
             "ECC Errors",
             "ecc_errors",
             [
-                *(
-                    (when.capitalize(), when, _ecc(version, gpu.values.get("architecture", ""), when, fact))
-                    for when in ("volatile", "aggregate")
-                ),
+                *((when.capitalize(), when, _ecc(version, gpu, when, fact)) for when in ("volatile", "aggregate")),
                 *_repairs(version, gpu, fact),
             ],
         ),
@@ -234,14 +231,14 @@ _VOLTA_ECC = (
 )
 
 
-def _ecc(version: str, architecture: str, when: str, fact: Callable[[str], str]) -> Tree:
+def _ecc(version: str, gpu: Gpu, when: str, fact: Callable[[str], str]) -> Tree:
     """An A100 with 570.148.08 has parity apart, one with 535.54.03 has not; nor has a T4 with 595.91.07."""
-    if architecture == "Volta":
+    if query.is_volta(gpu):
         return [
             (title, tag, [(place, name, row[at]) for place, name, *row in _VOLTA_ECC])
             for title, tag, at in (("Single Bit", "single_bit", 0), ("Double Bit", "double_bit", 1))
         ]
-    split = driver.branch(version) >= 550 and architecture != "Turing"
+    split = driver.branch(version) >= 550 and gpu.values.get("architecture") != "Turing"
     rows = _SPLIT_ECC if split else _V12_ECC
     counters: Tree = [
         (title, tag, fact("ecc.errors." + kind + "." + when + "." + place)) for title, tag, place, kind in rows
@@ -290,7 +287,7 @@ def _resets(version: str, gpu: Gpu) -> Tree:
     branch = driver.branch(version)
     action: Tree = [("GPU Recovery Action", "gpu_recovery_action", "None")]
     rows: Tree = [("Reset Required", "reset_required", "No")]
-    drain = NA if gpu.values.get("architecture") == "Volta" else "No"
+    drain = NA if query.is_volta(gpu) else "No"
     rows += [("Drain and Reset Recommended", "drain_and_reset_recommended", drain)]
     status: Tree = [("GPU Reset Status", "gpu_reset_status", rows)]
     return (status if 535 <= branch < 570 else []) + (action if branch >= 565 else [])
