@@ -32,8 +32,8 @@ METADATA = {
 }
 # A simulated board, with NVIDIA's own module on disk, or with one that drives it.
 _BOARD = {"for d in *": "0000:00:1b.0 0x1af4 0x1110 0x050000 \n"}
-REAL_DRIVER = _BOARD | {"modinfo *": "pci:v000010DEd*sv*sd*bc03sc02i00*\n"}
-REPLICA = _BOARD | {"modinfo *": "pci:v00001AF4d00001110sv*sd*bc*sc*i*\n"}
+REAL_DRIVER = _BOARD | {"grep -e *": "alias pci:v000010DEd*sv*sd*bc03sc02i00* nvidia\n"}
+REPLICA = _BOARD | {"grep -e *": "alias pci:v00001AF4d00001110sv*sd*bc*sc*i* nvidia\n"}
 # What /proc/driver/nvidia/version has of the planned driver.
 PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (dvs@u)\nGCC version:\n"
 

@@ -140,19 +140,23 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (
         agent.test_agent_log_has_no_error,
-        {"cat*": NO_GPU, "for d in *": BOARD, "modinfo *": "pci:v000010DEd*sv*sd*bc03sc02i00*\n"},
+        {"cat*": NO_GPU, "for d in *": BOARD, "grep -e *": "alias pci:v000010DEd*sv*sd*bc03sc02i00* nvidia\n"},
         "UNPROVEN",
         "no NVIDIA GPU on the PCI bus: the 1 boards are simulated",
     ),
     (
         agent.test_agent_log_has_no_error,
-        {"cat*": NO_GPU, "for d in *": BOARD, "modinfo *": "pci:v00001AF4d00001110sv*sd*bc*sc*i*\n"},
+        {"cat*": NO_GPU, "for d in *": BOARD, "grep -e *": "alias pci:v00001AF4d00001110sv*sd*bc*sc*i* nvidia\n"},
         "FAIL",
         "1 errors in the agent's log, the last: T E! [inputs.nvidia_smi]",
     ),
     (
         agent.test_agent_log_has_no_error,
-        {"cat*": f"T E! cannot publish\n{NO_GPU}", "for d in *": BOARD, "modinfo *": "pci:v000010DEd*sv*sd*\n"},
+        {
+            "cat*": f"T E! cannot publish\n{NO_GPU}",
+            "for d in *": BOARD,
+            "grep -e *": "alias pci:v000010DEd*sv*sd* nvidia\n",
+        },
         "FAIL",
         "2 errors in the agent's log",
     ),
