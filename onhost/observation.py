@@ -173,9 +173,10 @@ class Observer:
 
     def _loaded(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
         folder = "/sys/module/" + target
-        if self.running and os.path.isdir(folder):
+        if self.running and os.path.isdir(self.tree.resolve(folder)):
             match = re.search(pattern, self.tree.text(folder + "/version") or "")
-            yield {"version": ".".join(filter(None, match.groups())) if match else "", "where": folder}
+            says = (self.tree.text("/proc/driver/" + target + "/version") or "").split("\n")[0]  # as NVIDIA's has
+            yield {"version": ".".join(filter(None, match.groups())) if match else "", "where": folder, "says": says}
 
     def _program(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
         """What a program prints of itself. Only on the running system: an image's programs are not run."""

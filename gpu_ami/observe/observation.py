@@ -84,7 +84,10 @@ class Found:
 
 
 class ReadingDetails(TypedDict):
-    """What some sources say beside a version. full: the package's version in the database; kernel: of a module."""
+    """What some sources say beside a version.
+
+    full: the package's version in the database; kernel: of a module; says: a loaded module of itself.
+    """
 
     package: NotRequired[str]
     full: NotRequired[str]
@@ -92,6 +95,7 @@ class ReadingDetails(TypedDict):
     kernel: NotRequired[str]
     license: NotRequired[str]
     built_for: NotRequired[str]
+    says: NotRequired[str]
     error: NotRequired[str]
 
 
@@ -335,9 +339,18 @@ class Observation:
 
     @property
     def flavour(self) -> str:
-        """open or proprietary, by the licence of the module; boot where both are there; "" where it is unknown."""
+        """open or proprietary: of the loaded module by its own word, else of the modules on disk by their licence.
+
+        boot where both are on disk; "" where it is unknown.
+        """
         driver = self.found.get("nvidia_driver")
-        licences = {str(row["license"]) for row in (driver.readings if driver else ()) if row.get("license")}
+        readings = driver.readings if driver else ()
+        loaded = {
+            "open" if " Open Kernel Module" in row["says"] else "proprietary" for row in readings if row.get("says")
+        }
+        if loaded:
+            return loaded.pop()
+        licences = {str(row["license"]) for row in readings if row.get("license")}
         flavours = {"open" if "MIT" in licence or "GPL" in licence else "proprietary" for licence in licences}
         return "boot" if len(flavours) > 1 else next(iter(flavours), "")
 

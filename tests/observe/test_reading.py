@@ -50,6 +50,33 @@ def test_a_sites_role_declares_its_sources(tmp_path: Path) -> None:
     assert found["monitoring"].version == "1.9.0"
 
 
+@pytest.mark.parametrize(
+    ("says", "flavour"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.178.04  Wed Sep 10", "proprietary"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.178.04  Release Build", "open"),
+        ("", "boot"),
+    ],
+)
+def test_flavour_is_that_of_the_loaded_module(says: str, flavour: str, tmp_path: Path) -> None:
+    """EKS's accelerated AMI has both on disk, and installs the proprietary one on g4dn and g5."""
+    image = foreign.Image(tmp_path / "root", "al2023", kernels=("6.12.1",))
+    image.module("6.12.1", "nvidia", "580.178.04")
+    image.module("6.12.1", "nvidia", "580.178.04", "NVIDIA", "extra")
+    image.write("sys/module/nvidia/version", "580.178.04\n")
+    image.write("proc/driver/nvidia/version", f"{says}\nGCC version:  gcc version 11.4.1\n")
+    found = observe.read_files(image.done())
+    loaded = program.Observer(str(tmp_path / "root"), True).read(["loaded", "nvidia", "([0-9.]+)", "module loaded"])
+    readings = {**found.document["readings"]}
+    readings["nvidia_driver"] = [*readings["nvidia_driver"], *loaded]
+    running = observe.Observation({**found.document, "readings": readings}, found.registry)
+    assert found.flavour == "boot"
+    assert running.flavour == flavour
+    assert [row["says"] for row in running.found["nvidia_driver"].readings if row["source"] == "module loaded"] == [
+        says
+    ]
+
+
 def test_gpudirect_storage_is_read_from_package_and_module(tmp_path: Path) -> None:
     image = foreign.Image(tmp_path / "root", "ubuntu2404", kernels=("7.0.0-1014-aws",))
     image.install("nvidia-fs-dkms", version="2.29.4-1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -159,6 +160,16 @@ def test_processor_time_of_nvidia_smi_is_not_counted(tmp_path: Path, monkeypatch
     monkeypatch.setattr(gpu, "SECONDS", 0.4)
     started = time.monotonic()
     monkeypatch.setattr(gpu, "processor_seconds", lambda _: time.monotonic() - started - 0.1)
+    assert gpu.sample(str(program), release="1.300071.0")[1] == []
+
+
+def test_a_program_that_nvidia_smi_is_replaced_by_may_start_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrappers of seeded faults: the seconds of what they start are not counted either."""
+    program = tmp_path / "nvidia-smi"
+    busy = "import time; until = time.process_time() + 1.5\nwhile time.process_time() < until: pass"
+    program.write_text(f"#!/bin/sh\n({sys.executable} -c '{busy}') | cat\necho '<nvidia_smi_log/>'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu, "SECONDS", 1.0)
     assert gpu.sample(str(program), release="1.300071.0")[1] == []
 
 

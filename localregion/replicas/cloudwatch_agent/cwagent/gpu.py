@@ -81,15 +81,18 @@ def _answer(program: str) -> tuple[int, bytes]:
 
 
 def processor_seconds(pid: int) -> float:
-    """Seconds that a process ran, and waited for a processor where the kernel counts that."""
+    """Seconds that a process and those that it started ran, and waited for a processor where the kernel counts that."""
     ran = waited = 0.0
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             fields = file.read().rpartition(")")[2].split()
-        ran = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        ran = sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")  # with children that have ended
         with open(f"/proc/{pid}/schedstat", encoding="utf-8") as file:
             waited = int(file.read().split()[1]) / 1e9
-    return ran + waited
+    children: list[str] = []
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+        children = file.read().split()
+    return ran + waited + sum(processor_seconds(int(child)) for child in children)
 
 
 def parse(
