@@ -14,6 +14,8 @@ import datetime
 import gc
 import os
 import re
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -71,6 +73,10 @@ class HostRun:
         return [check.record for check in self.checks.values()]
 
 
+class Exit(Exception):
+    """In the place of pytest.exit in a check: an error of that check, which does not keep the others from running."""
+
+
 class Run:
     """The state of this process's run."""
 
@@ -83,6 +89,7 @@ class Run:
         self.waiver_remarks: list[str] = []
         self.engine: ModuleType | None = None  # validator.engine, if checks run concurrently
         self.mode = ""  # how checks run, for the header
+        self.status: int | None = None  # pytest's exit status, when the results are written
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -210,6 +217,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    with _exit_of_a_check():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Ends a check at its deadline, even if it hangs in this process."""
     engine = item.config.stash[RUN].engine
@@ -217,9 +230,25 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
     deadline.arm(time.monotonic() + item.config.getoption("check_deadline"))
     try:
-        return (yield)
+        with _exit_of_a_check():
+            return (yield)
     finally:
         deadline.arm(0.0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    with _exit_of_a_check():
+        return (yield)
+
+
+@contextlib.contextmanager
+def _exit_of_a_check() -> Iterator[None]:
+    """pytest.exit as an exception that pytest reports. In the engine's phases it is one already."""
+    try:
+        yield
+    except pytest.exit.Exception as fault:
+        raise Exit(fault.msg).with_traceback(fault.__traceback__) from None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -257,6 +286,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitC
         _write_list(run, config.getoption("results"))
         return
     run.journal.close()
+    if not _is_worker(config):  # xdist's run a part of the checks each
+        _note_unreached(run, str(session.shouldfail or session.shouldstop or ""))
     waiver_records: list[WaiverRecord] = []
     programs, isolated = isolation.programs(config, session.items), isolation.is_isolated(config)
     for host_run in run.hosts.values():
@@ -268,7 +299,33 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitC
     ids = [record.id for host_run in run.hosts.values() for record in host_run.records]
     run.waiver_remarks = waivers.remarks(waiver_records, ids)
     backend.close_all()
+    run.status = int(exitstatus)
     gc.freeze()  # pytest collects twice more, and Python once: on many hosts, a look at all reports takes 0.3 s
+
+
+def _note_unreached(run: Run, why: str) -> None:
+    """A check that was collected and never began is an error: "all that was asked for passed" would not be true."""
+    for host_run in run.hosts.values():
+        for check in host_run.checks.values():
+            if not check.judged:
+                message = f"{check.latest('message')}: the run ended before it{f' ({why})' if why else ''}"
+                check.update(verdict=Verdict.ERROR, message=message)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the process although a check left a thread, for which Python would wait. The results are written."""
+    run = config.stash.get(RUN, None)
+    if run is None or run.status is None or config.getoption("results") is None:
+        return
+    left = [
+        thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
+    ]
+    if left:
+        print(f"validator: threads that a check left: {', '.join(left)}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(run.status)
 
 
 def _write_list(run: Run, path: Path | None) -> None:

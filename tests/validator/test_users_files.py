@@ -73,6 +73,21 @@ def _differences(records: list[CheckRecord]) -> list[str]:
 
 
 @pytest.mark.slow
+def test_a_check_that_the_run_did_not_reach_is_an_error(tmp_path: Path, sshd: Sshd) -> None:
+    (tmp_path / "test_mine.py").write_text(
+        "def test_first(host, request): request.session.shouldfail = 'one is enough'\n"
+        "def test_second(host, capsys): assert not host.file('/').exists\n"
+    )
+    done, file = _run(tmp_path, sshd, "-k", "test_mine")
+    assert done.returncode == 1, done.stdout + done.stderr
+    verdicts = {record.id: (record.verdict, record.message) for record in HostResults.load(file).checks}
+    assert verdicts == {
+        "test_mine::test_first": ("PASS", ""),
+        "test_mine::test_second": ("ERROR", "did not run: the run ended before it (one is enough)"),
+    }
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "told"),
     [

@@ -32,7 +32,7 @@ _ALONE = frozenset(
 )
 _PHASE = pytest_internals.PHASE_VARIABLE
 _LEFT_OUT = (*pytest_internals.WRAPPERS, "validator.plugin")  # ours sets the deadline of a check that runs alone
-_NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt)
+_NOT_A_VERDICT = (KeyboardInterrupt,)  # pytest.exit of a check is its error
 CHECKS = Path(__file__).parent.parent / "checks"  # ours, which change no host unless they are marked live
 _OF_A_HOST = (Scope.Class, Scope.Module, Scope.Package)
 _HIGHER = (*_OF_A_HOST, Scope.Session)

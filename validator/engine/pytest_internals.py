@@ -28,7 +28,7 @@ _OWN_FIXTURE_HOOKS = {"fixtures", "setuponly", "setupplan"}  # pytest's own; the
 # pytest's own, whose hooks around an item matter only while it runs; the engine's hook comes before `runner`'s.
 _AROUND_ITEMS = {"warnings", "assertion", "faulthandler", "unittest", "runner", "validator-engine"}
 # Of the hooks of an item's setup and of its reports.
-_SETUP_PLUGINS = {"runner", "skipping", *WRAPPERS}
+_SETUP_PLUGINS = {"runner", "skipping", "validator.plugin", *WRAPPERS}
 _REPORT_PLUGINS = {"runner", "unittest", "skipping", "tmpdir", "validator.plugin"}
 _REPORT_READERS = {"lfplugin", "terminalreporter", "logging-plugin", "session"}  # of calls, and of what failed
 _STATUS_PLUGINS = {"terminal", "runner", "skipping", "subtests"}  # what they say of a phase that passed is known

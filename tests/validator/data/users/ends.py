@@ -1,5 +1,7 @@
 import os
 import sys
+import threading
+import time
 
 import pytest
 
@@ -24,6 +26,12 @@ def left_behind(host):
 def broken_teardown(host):
     yield
     raise RuntimeError("of the teardown")
+
+
+@pytest.fixture
+def ends_the_run(host):
+    yield
+    pytest.exit("of the teardown", returncode=0)
 
 
 def test_setup_asserts(unmet):
@@ -92,6 +100,25 @@ async def test_is_never_awaited(host):
 def test_exits(host):
     """ERROR SystemExit: 3"""
     sys.exit(3)
+
+
+def test_ends_the_run(host):
+    """ERROR Exit: bye"""
+    pytest.exit("bye", returncode=0)
+
+
+def test_ends_the_run_alone(host, capsys):
+    """ERROR Exit: bye"""
+    pytest.exit("bye", returncode=0)
+
+
+def test_teardown_ends_the_run(ends_the_run):
+    """ERROR in teardown: error in the check"""
+
+
+def test_leaves_a_thread_that_does_not_end(host):
+    """PASS"""
+    threading.Thread(target=time.sleep, args=(600,)).start()
 
 
 def test_recursion(host):
