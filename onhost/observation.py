@@ -57,6 +57,10 @@ def output(*command: str) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
+_MODINFO = re.compile(rb"(version|license|vermagic|signer|srcversion)=([^\0]{1,200})(?=\0)")
+MODULE_BYTES = 256 << 20  # nvidia.ko has about 100 MiB; what unpacks to more is no module
+
+
 # --- kernel modules -------------------------------------------------------------------------------------------------
 
 
@@ -66,20 +70,45 @@ def kernels(tree: Tree) -> List[str]:
 
 
 def modinfo(path: str) -> Dict[str, str]:
-    """The fields of section .modinfo of a module's file. zstd is asked of the zstd program; {} where it is missing."""
-    with open(path, "rb") as file:
-        content = file.read()
-    if path.endswith(".gz"):
-        content = gzip.decompress(content)
-    elif path.endswith(".xz"):
-        content = lzma.decompress(content)
-    elif path.endswith(".zst"):
-        done = subprocess.run(["zstd", "-dcq", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-        content = done.stdout
+    """The fields of section .modinfo of a module's file. zstd is asked of the zstd program; {} where it is missing.
+
+    ValueError: it unpacks to more than MODULE_BYTES.
+    """
+    is_larger = os.path.getsize(path) > MODULE_BYTES  # gzip and xz read zeros behind their end, to the end
+    content = b"" if is_larger else _module(path)
+    if is_larger or len(content) > MODULE_BYTES:
+        raise ValueError("more than %d MiB: not read" % (MODULE_BYTES >> 20))
     fields: Dict[str, str] = {}
-    for match in re.finditer(rb"(?:^|\0)(version|license|vermagic|signer|srcversion)=([^\0]{1,200})(?=\0)", content):
-        fields.setdefault(match.group(1).decode(), match.group(2).decode("utf-8", "replace"))
+    for match in _MODINFO.finditer(content):
+        if match.start() == 0 or content[match.start() - 1] == 0:
+            fields.setdefault(match.group(1).decode(), match.group(2).decode("utf-8", "replace"))
     return fields
+
+
+def _module(path: str) -> bytes:
+    """A module's unpacked file, or its beginning of MODULE_BYTES and one."""
+    if path.endswith(".gz"):
+        with gzip.open(path) as unpacked:
+            return unpacked.read(MODULE_BYTES + 1)
+    if path.endswith(".xz"):
+        with lzma.open(path) as unpacked:
+            return unpacked.read(MODULE_BYTES + 1)
+    if path.endswith(".zst"):
+        return _unzstd(path)
+    with open(path, "rb") as file:
+        return file.read(MODULE_BYTES + 1)
+
+
+def _unzstd(path: str) -> bytes:
+    try:
+        program = subprocess.Popen(["zstd", "-dcq", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except FileNotFoundError:
+        return b""
+    with program:
+        assert program.stdout is not None
+        content = program.stdout.read(MODULE_BYTES + 1)
+        program.kill()
+    return content
 
 
 class Modules:

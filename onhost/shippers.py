@@ -5,7 +5,7 @@ programs that look for Xids. A part of observation.py, which sends it along. Pyt
 import json
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 Row = Dict[str, Any]
 
@@ -87,16 +87,16 @@ def agent(tree: Any, units: Units) -> Row:
             part = json.loads(text if text is not None else "")
             if not isinstance(part, dict):
                 raise ValueError("expected an object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             mistakes.append("%s: %s" % (path, error))
             continue
         parts.append({"path": path, "config": part})
     common = tree.text(AGENT + "/etc/common-config.toml") or ""
     settings = [line.strip() for line in common.splitlines() if line.strip() and not line.strip().startswith("#")]
     told = [
-        {"path": path, "command": " ".join(match.group(0).split())}
+        {"path": path, "command": " ".join(command.split())}
         for path, code in started_at_boot(tree, units)
-        for match in re.finditer(_CONFIGURES_AGENT, code)
+        for command in _commands_for_agent(code)
     ]
     name = "amazon-cloudwatch-agent.service"
     return {
@@ -109,11 +109,23 @@ def agent(tree: Any, units: Units) -> Row:
 
 
 # Commands that configure the agent: in a shell's form or as a list of arguments, or what is written to where it reads.
-_CONFIGURES_AGENT = re.compile(
-    r"amazon-cloudwatch-agent-ctl\b[^\n;|]*?\b(?:fetch|append)-config\b[^\n;|]*"
-    r"|[^\n;|]*?(?:>|\btee\b|\bcp\b|\binstall\b|\bmv\b|\bln\b|\bcurl\b|\bwget\b)[^\n;|]*"
-    + AGENT + r"/etc/amazon-cloudwatch-agent\.(?:json\b|d/)[^\n;|]*"
-)  # fmt: skip
+_CTL = re.compile(r"amazon-cloudwatch-agent-ctl\b")
+_CONFIG = re.compile(r"\b(?:fetch|append)-config\b")
+_WRITES = re.compile(r">|\b(?:tee|cp|install|mv|ln|curl|wget)\b")
+_READ_BY_AGENT = re.compile(AGENT + r"/etc/amazon-cloudwatch-agent\.(?:json\b|d/)")
+
+
+def _commands_for_agent(code: str) -> Iterator[str]:
+    """One expression for both would take the square of a line's length."""
+    for command in re.split(r"[\n;|]", code):
+        writes = _WRITES.search(command)
+        if writes is not None and _READ_BY_AGENT.search(command, writes.end()):
+            yield command
+            continue
+        ctl = _CTL.search(command)
+        if ctl is not None and _CONFIG.search(command, ctl.end()):
+            yield command[ctl.start() :]
+
 
 # Where wizards and people leave configurations (config.json beside the binaries is the agent's own wizard's).
 UNREAD = (
@@ -131,10 +143,13 @@ def unread(tree: Any, configs: Sequence[Row], commands: str) -> List[str]:
             continue
         try:
             config = json.loads(tree.text(path) or "")
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        collects = isinstance(config, dict) and (
-            "metrics_collected" in (config.get("metrics") or {}) or "logs_collected" in (config.get("logs") or {})
+        collects = any(
+            isinstance(config, dict)
+            and isinstance(config.get(section), dict)
+            and section + "_collected" in config[section]
+            for section in ("metrics", "logs")
         )
         if collects and config not in configs:
             found.append(path)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,3 +45,23 @@ def test_locks_of_dnf_are_read(line: str, package: str, locked: bool, tmp_path: 
     path.parent.mkdir(parents=True)
     path.write_text(f"# added\n{line}\n")
     assert materials.is_locked(package, materials.locks(program.Tree(str(tmp_path)))) is locked
+
+
+@pytest.mark.parametrize("name", ["nvidia.ko", "nvidia.ko.gz", "nvidia.ko.xz", "nvidia.ko.zst"])
+def test_a_module_is_read_up_to_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file of a TiB, or a few KiB that unpack to GiB."""
+    monkeypatch.setattr(program, "MODULE_BYTES", 1 << 20)
+    content = b"\x7fELF\0license=NVIDIA\0srcversion=AB\0notversion=9\0version=580.1\0"
+    pack = {".ko": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": _zstd}[Path(name).suffix]
+    (tmp_path / name).write_bytes(pack(content))
+    assert program.modinfo(str(tmp_path / name)) == {"license": "NVIDIA", "srcversion": "AB", "version": "580.1"}
+    os.truncate(tmp_path / name, 1 << 40)
+    with pytest.raises(ValueError, match="more than 1 MiB"):
+        program.modinfo(str(tmp_path / name))
+    (tmp_path / name).write_bytes(pack(content + bytes(1 << 20)))
+    with pytest.raises(ValueError, match="more than 1 MiB"):
+        program.modinfo(str(tmp_path / name))
+
+
+def _zstd(content: bytes) -> bytes:
+    return subprocess.run(["zstd", "-q"], input=content, stdout=subprocess.PIPE, check=True).stdout

@@ -218,3 +218,31 @@ def test_other_places_of_a_boot_fetch_a_configuration(tmp_path: Path) -> None:
         "/etc/cloud/cloud.cfg.d/99-gpu.cfg",
         "/etc/systemd/system/amazon-cloudwatch-agent.service.d/ssm.conf",
     ]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"metrics": 5}', '{"logs": true}'])
+def test_a_configuration_of_any_form_is_read(text: str, tmp_path: Path) -> None:
+    for path in (
+        "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json",
+        "etc/amazon-cloudwatch-agent/x.json",
+    ):
+        foreign.Image(tmp_path, "debian12").write(path, text)
+    tree = observation.Tree(str(tmp_path))
+    told = shippers.agent(tree, shippers.Units(tree))
+    assert bool(told["mistakes"]) is (text[-1] != "}") and not told["unread"]
+
+
+@pytest.mark.parametrize("line", ["a", "amazon-cloudwatch-agent-ctl ", "cp > ", "fetch-config "])
+def test_a_long_line_of_a_unit_is_read_in_linear_time(line: str, tmp_path: Path) -> None:
+    """Its time squared would be hours for a file of the size that is read at most."""
+    image = foreign.Image(tmp_path, "debian12")
+    image.unit("a.service", "ExecStart=/bin/sh -c '" + line * (1_000_000 // len(line)) + "'")
+    image.unit(
+        "b.service",
+        "ExecStart=/bin/sh -c 'x; cp /x /opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json; y'",
+    )
+    tree = observation.Tree(str(tmp_path))
+    told = shippers.agent(tree, shippers.Units(tree))["fetched_at_boot"]
+    assert [row["command"] for row in told] == [
+        "cp /x /opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json"
+    ]
