@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
 
 from gpu_ami.errors import UsageError
 from gpu_ami.events import catalogue
@@ -84,14 +84,15 @@ class _Groups:
         )  # fmt: skip
         group = self._groups.get(key)
         is_new_text = group is None
+        times = cast(int, event.get("repeated", 1))
         if group is None and self._texts.get(fault, 0) >= _TEXTS:
             key = fault
             group = self._groups.get(key)
         if group is None:
-            self._groups[key] = _Group(event, event)
+            self._groups[key] = _Group(event, event, times)
             self._texts[fault] = self._texts.get(fault, 0) + 1
             return True
-        group.last, group.count, group.texts = event, group.count + 1, group.texts + is_new_text
+        group.last, group.count, group.texts = event, group.count + times, group.texts + is_new_text
         return False
 
     def rows(self, colour: bool) -> Iterator[str]:
@@ -326,6 +327,7 @@ class EventDocument(TypedDict):
     likely_cause: NotRequired[str]
     pcie_errors: NotRequired[list[PcieErrors]]
     quoted: NotRequired[Literal[True]]
+    repeated: NotRequired[int]
     reported_by: NotRequired[Literal["fabric manager", "Neuron runtime", "systemd"]]
     file: NotRequired[str]
 

@@ -117,11 +117,11 @@ def _parsed(stream: BinaryIO, parser: Any, repeats: Repeats | None, left_out: Le
             left_out.look_at(line)
         if repeats is not None:
             repeats.see(line)
-        event = None
+        event, before = None, parser.left_out.counts.get("by_program", 0)
         for event in parser.feed(line):
             yield event
         if event is None and left_out is not None:
-            left_out.note(line)
+            left_out.note(line, names_code=parser.left_out.counts.get("by_program", 0) > before)
     yield from parser.finish()
 
 
@@ -256,9 +256,14 @@ class LeftOut:
     named_codes: set[int] = field(default_factory=set)
     needs_reset: bool = False
 
-    def note(self, line: bytes) -> None:
-        """The code that a line names as the driver prints it, of a line that was no event."""
-        if b"Xid" in line and (found := _NAMED_CODE.search(line)) and len(self.named_codes) < _NAMED_CODES:
+    def note(self, line: bytes, *, names_code: bool) -> None:
+        """Of a line that gave no event: the code that it names as the driver prints it, where a program wrote it."""
+        if (
+            names_code
+            and b"Xid" in line
+            and (found := _NAMED_CODE.search(line))
+            and len(self.named_codes) < _NAMED_CODES
+        ):
             self.named_codes.add(int(found[1]))
         self.needs_reset = self.needs_reset or _RESET in line
 

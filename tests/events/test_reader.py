@@ -316,3 +316,39 @@ def test_what_is_not_read_is_named(line: str, said: str, tmp_path: Path, capsys:
     (tmp_path / "log").write_text(line + "\n")
     _, out, _ = run(capsys, "events", str(tmp_path / "log"))
     assert said in out
+
+
+@pytest.mark.parametrize(
+    ("first", "repeated"),
+    [("", "message repeated 3 times: [ {}]"), ("[  123.456789] ", "[  123.556789] message repeated 3 times: [ {}]")],
+)
+def test_a_line_that_rsyslog_wrote_for_several_counts_as_these(
+    first: str, repeated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """$RepeatedMsgReduction is on in Ubuntu's rsyslog.conf."""
+    xid = "NVRM: Xid (PCI:0000:3b:00): 31, pid=5, name=x, Ch 00000008"
+    (tmp_path / "log").write_text(
+        f"May  5 03:12:44 ip-10-0-0-1 kernel: {first}{xid}\n"
+        f"May  5 03:12:45 ip-10-0-0-1 kernel: {repeated.format(xid)}\n"
+        f"May  5 03:12:48 ip-10-0-0-1 python3[9]: message repeated 2 times: [ {xid}]\n"
+    )
+    code, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert code == 0 and "\u00d7 4, last May  5 03:12:45" in out
+    assert "1 line in which a program or a sentence names an Xid: not counted" in out
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"), "--json")
+    events = [json.loads(line) for line in out.splitlines()][:-1]
+    assert [(event["message"], event["origin"], event.get("repeated")) for event in events] == [
+        ("Ch 00000008", "kernel", None), ("Ch 00000008", "kernel", 3),
+    ]  # fmt: skip
+
+
+def test_codes_of_events_are_not_listed_among_those_that_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An SXid waits for lines that follow: its own line gave no event yet."""
+    (tmp_path / "log").write_text(
+        "[ 9134.000001] nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 11001, Fatal, Link 63 ingress invalid command\n"
+        "python3[9]: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    )
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert out.splitlines()[-1].endswith("if the driver printed what it quotes: gpu-ami runbook 79")

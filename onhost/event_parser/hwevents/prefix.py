@@ -13,9 +13,7 @@ import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_FACILITIES = (
-    r"(?:kern|kernel|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|ntp|security|console|solaris-cron|local[0-7])"
-)
+_FACILITIES = r"(?:kern|kernel|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|ntp|security|console|solaris-cron|local[0-7])"
 _LEVELS = r"(?:emerg|panic|alert|crit|err|error|warn|warning|notice|info|debug)"
 # dmesg and journalctl write months and days in the language of the caller: Okt, f\u00e9vr., 10\u6708.
 _WORD = r"[^\x00-@\[-`{-\x7f]{1,12}\.?"
@@ -52,7 +50,11 @@ _TOKEN = re.compile(
 )  # fmt: skip
 # The logs of programs: fabricmanager.log ([Jul 09 2024 18:14:07]), the Neuron runtime (2023-Jan-09 20:27:41.0593), journal, containers.
 _PROGRAM_STAMP = re.compile(
-    r"\s*\[?(?P<stamp>(?P<dashed>\d{4}-[A-Z][a-z]{2}-\d\d " + _CLOCK + r")|(?P<named>[A-Z][a-z]{2} \d{1,2} \d{4} " + _CLOCK + r")"
+    r"\s*\[?(?P<stamp>(?P<dashed>\d{4}-[A-Z][a-z]{2}-\d\d "
+    + _CLOCK
+    + r")|(?P<named>[A-Z][a-z]{2} \d{1,2} \d{4} "
+    + _CLOCK
+    + r")"
     r"|(?P<iso>" + _ISO + r")|(?P<bsd>" + _BSD + r"))",
     re.ASCII,
 )
@@ -60,15 +62,21 @@ _DRIVER_TEXT = re.compile(
     r"(?<![^\s>\])}|,;:])(?:NVRM:|(?:nvidia-)?nvswitch\d{1,4}:|NEURON_HW_ERR=|neuron:\w{1,64}: |nvidia: probe of |"
     r"(?:pcieport|pci|aer|vfio-pci|nvidia(?:-\w+)?) [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]: )"
 )
-_LEVEL_WORD = re.compile(r"(?:emerg|panic|fatal|alert|crit|critical|err|error|warn|warning|notice|info|debug|trace)$", re.IGNORECASE)
+_LEVEL_WORD = re.compile(
+    r"(?:emerg|panic|fatal|alert|crit|critical|err|error|warn|warning|notice|info|debug|trace)$", re.IGNORECASE
+)
 # A name of a machine, file or stream rather than a word of prose.
 _IDENTIFIER = re.compile(r"(?=.*[\d/_@])[A-Za-z0-9/][A-Za-z0-9/._@:+#=-]*$")
 _STREAM_OF_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}$")
-_SOURCE = re.compile(r"(?P<name>(?:/[^\s:]+|(?=[A-Za-z._-]*\d)[A-Za-z0-9._-]+|[A-Za-z0-9._-]+\.log)):(?P<rest>.*)", re.DOTALL)
+_SOURCE = re.compile(
+    r"(?P<name>(?:/[^\s:]+|(?=[A-Za-z._-]*\d)[A-Za-z0-9._-]+|[A-Za-z0-9._-]+\.log)):(?P<rest>.*)", re.DOTALL
+)
 # The kernel writes behind what waits for input: a login, a password, a shell's prompt.
 _CONSOLE = re.compile(
-    r"(?:[A-Za-z0-9][A-Za-z0-9._-]* login:|Password:|\[?[\w.-]{1,64}@[\w.-]{1,64}[ :][^\s#$\]]{0,200}\]?[#$]) +(?P<rest>\[.*)", re.DOTALL
+    r"(?:[A-Za-z0-9][A-Za-z0-9._-]* login:|Password:|\[?[\w.-]{1,64}@[\w.-]{1,64}[ :][^\s#$\]]{0,200}\]?[#$]) +(?P<rest>\[.*)",
+    re.DOTALL,
 )
+_TIMES = re.compile(r"(?P<times>\d{1,9}) times: \[ ?(?P<text>.*)\]\s*$")
 _KERNEL_LABEL = re.compile(r"""(?:transport|identifier|facility)["']?\s*[=:]\s*["']?kern(?:el)?\b""")
 _TAG_OF_STREAM = re.compile(r"\b(?:kernel|kmsg|kern|syslog)[\w.]*: *$")
 _KERNEL_FACILITIES = ("kern", "kernel")
@@ -91,6 +99,7 @@ class Line(NamedTuple):
     host: str = ""
     quoted: bool = False
     reported_by: str = ""  # the program that wrote the line, where the kernel did not
+    repeated: int = 0  # how many lines of the kernel rsyslog replaced by this one
 
 
 class _Words:
@@ -112,7 +121,9 @@ class _Words:
     @property
     def names_kernel(self) -> bool:
         # dmesg -T and --time-format iso are as telling as an uptime: no other program writes these stamps.
-        return self.has("tag", "facility", "mono", "cpu", "ctime") or bool(re.match(r"[^ ]+T[^ ]+,", self.values.get("iso", "")))
+        return self.has("tag", "facility", "mono", "cpu", "ctime") or bool(
+            re.match(r"[^ ]+T[^ ]+,", self.values.get("iso", ""))
+        )
 
     def take(self, kind: str, value: str) -> bool:
         """Adds a token; False where no prefix goes on so."""
@@ -128,7 +139,9 @@ class _Words:
             kind = "tag"
         if kind == "mono" and "mono" in self.values:
             kind = "mono2"
-        self.values[kind] = value if kind in ("facility", "separator", "group", "labels") else self.values.get(kind, value)
+        self.values[kind] = (
+            value if kind in ("facility", "separator", "group", "labels") else self.values.get(kind, value)
+        )
         self.last = kind
         return True
 
@@ -184,6 +197,20 @@ _KEPT_SHAPES = 1024
 
 def parse_prefixed(line: str) -> Optional[Line]:
     """The driver's text with its prefix; None where a line holds none, or quotes it."""
+    return _parse_repeated(line) or _parse_prefixed(line)
+
+
+def _parse_repeated(line: str) -> Optional[Line]:
+    """rsyslog's `kernel: message repeated 3 times: [ NVRM: \u2026]` ($RepeatedMsgReduction, on in Ubuntu), after the first line."""
+    head, _, rest = line.partition("message repeated ")
+    match = _TIMES.match(rest) if rest else None
+    parsed = _parse_prefixed(head + match.group("text")) if match else None
+    if match is None or parsed is None or parsed.origin != "kernel":
+        return None
+    return parsed._replace(repeated=int(match.group("times")))
+
+
+def _parse_prefixed(line: str) -> Optional[Line]:
     match = _DRIVER_TEXT.search(line)
     if match is None:
         return None

@@ -244,7 +244,9 @@ class TextParser:
 
     def _read_program(self, text: str) -> List[Item]:
         """The line of a program of the stack that reports an event, as a line whose text names the program."""
-        message, program = programs.find_program(text) if programs.may_hold(text.encode("utf-8", "replace")) else ("", "")
+        message, program = (
+            programs.find_program(text) if programs.may_hold(text.encode("utf-8", "replace")) else ("", "")
+        )
         return [parse_stamp(text)._replace(text=message, reported_by=program)] if program else []
 
     def _with_head(self, line: Line, number: int) -> Line:
@@ -331,6 +333,8 @@ def _moment(line: Line, number: int) -> Moment:
         fields["quoted"] = True
     if line.reported_by:
         fields["reported_by"] = line.reported_by
+    if line.repeated:
+        fields["repeated"] = line.repeated
     return Moment(number, line.clock_us, line.origin, fields)
 
 
