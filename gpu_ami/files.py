@@ -139,6 +139,8 @@ def parse_yaml(text: str, name: str) -> Any:
         if "exceeded maximum nesting depth" in str(error):
             raise _nested_too_deeply(name) from error
         details = [line.replace('in "<unicode string>", ', "") for line in str(error).splitlines()]
+        if "integer string conversion" in str(error):
+            details = ["a number of more than 4,300 digits"]
         raise UsageError(f"{name}: not YAML", details=details, hint=_yaml_hint(text, error)) from error
     if duplicates:
         raise UsageError(

@@ -284,3 +284,10 @@ def test_yaml_has_a_size_limit(tmp_path: Path) -> None:
     (tmp_path / "recipe.yml").write_text("".join(f"key{number}: 1\n" for number in range(200_000)))
     with pytest.raises(UsageError, match=r"recipe\.yml: expected at most 1,048,576 bytes, got 2,488,890"):
         read_yaml(tmp_path / "recipe.yml", "a recipe")
+
+
+def test_a_number_of_thousands_of_digits_in_yaml_is_named() -> None:
+    """Python's own text advises to call sys.set_int_max_str_digits."""
+    with pytest.raises(UsageError) as refused:
+        parse_yaml(f"interval_s: {'9' * 5000}\n", "x.yml")
+    assert list(refused.value.details) == ["a number of more than 4,300 digits"]

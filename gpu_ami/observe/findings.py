@@ -133,7 +133,14 @@ def _driver(observation: Observation) -> Iterator[Finding]:
             "module-missing", Level.PROBLEM if booted or every else Level.WARNING, "nvidia_driver", text,
             _MANUALS["kernels"], "install the kernel's headers and build the module (DKMS), or remove the kernel",
         )  # fmt: skip
-    elif not observation.document["kernels"] and not trees and "module loaded" not in sources:
+    for row in observation.document["readings"]["nvidia_driver"]:
+        if row.get("error"):
+            yield Finding(
+                "module-unread", Level.WARNING, "nvidia_driver",
+                f"{row['where']} could not be read: {row['error']}: its version and kernel are not known",
+                _MANUALS["observed"], "run modinfo on it",
+            )  # fmt: skip
+    if not observation.document["kernels"] and not trees and "module loaded" not in sources:
         yield Finding(
             "no-kernel", Level.NOTE, "nvidia_driver",
             "no kernel is installed in these files: modules were not looked for", _MANUALS["observed"],

@@ -356,8 +356,8 @@ class Observation:
 
     def kernels_without(self, component: str) -> list[str]:
         """Installed kernels that have no module of a component that has one for another kernel, or a source for it."""
-        found = self.found.get(component)
-        having = {str(row["kernel"]) for row in (found.readings if found else ()) if row.get("kernel")}
+        readings = self.document["readings"].get(component, ())  # with those of files that could not be read
+        having = {str(row["kernel"]) for row in readings if row.get("kernel")}
         return [kernel for kernel in self.document["kernels"] if kernel not in having]
 
     def to_json(self) -> dict[str, object]:

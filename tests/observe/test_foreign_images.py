@@ -218,3 +218,15 @@ def test_damaged_database_is_said(tmp_path: Path) -> None:
     assert {"no-database", "unread"} <= ids
     assert observation.absent_sources == ["its files"]
     assert observation.found["nvidia_driver"].version == "580.178.04"
+
+
+def test_a_module_that_cannot_be_read_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    image = foreign.Image(tmp_path, "debian12")
+    image.module("6.1.0-40-cloud-amd64", "nvidia", "580.178.04")
+    image.libraries("580.178.04")
+    image.write_bytes("lib/modules/6.1.0-40-cloud-amd64/updates/dkms/nvidia.ko.gz", b"\x1f\x8bno gzip")
+    facts, observation = load_facts(), observe.read_files(image.done())
+    context = observe.context_of(observation, facts, observe.instance_types(observation, facts))
+    found = {one.id: one.text for one in observe.findings_of(observation, facts, context)}
+    assert "module-missing" not in found
+    assert "updates/dkms/nvidia.ko.gz could not be read: " in found["module-unread"]
