@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from localregion.rehearsal import Candidate, Options, Rehearsal
 
 _EPILOG = """\
-Builds each recipe in a sandbox of this host (root), checks the files of its image (tier T0), removes the image, and
-prints one table: recipe, base image, seconds, verdict, and what was simulated. The recipes are those of `gpu-ami
-matrix`, a site's own among them; one without a base image in the local region is listed with the reason. A failure
-does not stop the other recipes. OUT/<image>/ has rehearsal.json, rehearsal.log, build.log and report.json of each.
+Builds each recipe in a sandbox of this host (root), checks the files of its image (tier T0), observes it without its
+plan (a difference from the recipe is a FAIL), removes the image, and prints one table: recipe, base image, seconds,
+verdict, and what was simulated. The recipes are those of `gpu-ami matrix`, a site's own among them; one without a
+base image in the local region is listed with the reason. A failure does not stop the other recipes. OUT/<image>/ has
+rehearsal.json, rehearsal.log, build.log and report.json of each.
 
 A recipe with a verdict of an earlier run is not built again while its inputs are the same: plan, base image, roles,
 template, replicas, checks. The same command therefore continues after Ctrl-C. --fresh builds all again.

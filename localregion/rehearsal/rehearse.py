@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from gpu_ami import pipeline
+from gpu_ami import observe, pipeline
 from gpu_ami.cloud import resources, runs
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.files import home_dir
@@ -122,10 +122,10 @@ def _build_and_judge(candidate: Candidate, session: Session, options: Options) -
     row = replace(candidate.row, source_ami=made.source_ami, kept=options.keep)
     try:
         report = _judge(plan, made, candidate, session, options)
+        row = row.judged(report).observed(_differences(made, candidate, session))
     finally:
         if not options.keep:
             _remove(made, session)
-    row = row.judged(report)
     return replace(row, simulated=tuple(_simulated(row, plan, report)))
 
 
@@ -137,6 +137,19 @@ def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Sessio
     asked = replace(asked, instance_types=[candidate.row.instance_type], join=join)
     decided = pipeline.decide(plan, asked, session)
     return pipeline.validate_stage(plan, made.ami, candidate.out, session, decided)
+
+
+def _differences(made: builds.Build, candidate: Candidate, session: Session) -> Sequence[str]:
+    """How the image, observed as one that others built, differs from its recipe."""
+    lines = observe.against(pipeline.observe_stage(made.ami, session), candidate.recipe)
+    # The kernel of an emulated distribution is that of the system it is emulated on.
+    emulated = _system(candidate.row) not in RELEASES
+    return [line for line in lines if not (emulated and line.startswith("kernel: "))]
+
+
+def _system(row: Rehearsal) -> str:
+    """The base image's system, without the node family."""
+    return row.base_image.partition("+")[0]
 
 
 def _remove(made: builds.Build, session: Session) -> None:
@@ -154,8 +167,7 @@ def _remove(made: builds.Build, session: Session) -> None:
 
 def _simulated(row: Rehearsal, plan: Plan, report: Report) -> Sequence[str]:
     """What stood in for the original, in words: the system, families of replicas, a machine's accelerators."""
-    system = row.base_image.partition("+")[0]
-    parts = [] if system in RELEASES else [f"system ({row.base_image} on {BOOKWORM.name})"]
+    parts = [] if _system(row) in RELEASES else [f"system ({row.base_image} on {BOOKWORM.name})"]
     kind = package_system(plan.document["os"])
     packages = {entry.package for host in report.hosts for entry in host.replicas}
     parts += sorted({_family(package, kind) for package in packages})

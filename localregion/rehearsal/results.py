@@ -35,7 +35,8 @@ class Rehearsal(Record):
     driver that has no GPU here. base_image: of the local region. source_ami: id. seconds: from the plan to the
     verdict. checks: how many have each verdict. simulated: what stood in for the original: the system, families of
     replicas, the accelerators of a booted machine.
-    replicas: `package version`. failed: ids of red checks. reason: why it is no PASS. instance_type: that was booted,
+    replicas: `package version`. failed: ids of red checks. differences: of the image, observed without its plan, from
+    its recipe. reason: why it is no PASS. instance_type: that was booted,
     without restarts; "" for files alone. inputs: digest (candidates.inputs_digest). finished: RFC 3339, UTC.
     unchanged: an earlier run found it of the same inputs. kept: the image was not removed.
     """
@@ -52,13 +53,19 @@ class Rehearsal(Record):
     simulated: tuple[str, ...] = ()
     replicas: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     reason: str = ""
     instance_type: str = ""
     inputs: str = ""
     finished: str = ""
     unchanged: bool = False
     kept: bool = False
-    _convert: ClassVar[Converters] = {"simulated": tuple, "replicas": tuple, "failed": tuple}
+    _convert: ClassVar[Converters] = {
+        "simulated": tuple,
+        "replicas": tuple,
+        "failed": tuple,
+        "differences": tuple,
+    }
 
     @property
     def is_judged(self) -> bool:
@@ -93,6 +100,23 @@ class Rehearsal(Record):
             replicas=tuple(sorted(replicas)),
             failed=tuple(sorted({check.id for _, check in failures})),
             reason="; ".join(dict.fromkeys(reasons)),
+        )
+
+    def observed(self, differences: Sequence[str]) -> Rehearsal:
+        """With what `observe` found of the image without its plan: a difference from the recipe is a failure.
+
+        Either the image is not what its recipe says, or `observe` misreads it.
+        """
+        if not differences:
+            return self
+        reasons = [self.reason] if self.reason else []
+        reasons += [f"observed without its plan: {line}" for line in differences]
+        return replace(
+            self,
+            result=str(document.FAIL) if self.result in (str(document.PASS), str(document.UNPROVEN)) else self.result,
+            exit_code=self.exit_code or 1,
+            differences=tuple(differences),
+            reason="; ".join(reasons),
         )
 
     def to_json(self) -> dict[str, object]:

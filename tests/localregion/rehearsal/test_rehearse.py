@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami import pipeline, process
+from gpu_ami import observe, pipeline, process
 from gpu_ami.cloud import MachineTraits, Place, resources
 from gpu_ami.errors import BuildError, CloudError
 from gpu_ami.progress import Progress
@@ -42,6 +42,7 @@ class Region:
         self.images, self.calls = images, list[str]()
         self.report = a_report(offline(efa="PASS"))
         self.error: Exception | None = None
+        self.differences = list[str]()
         self.asked = ProofOptions()
 
     def build(self, plan: Any, _out: Path, session: Session, *, fresh: bool) -> SimpleNamespace:
@@ -63,6 +64,14 @@ class Region:
         decided.options.cancelled.set()  # as at the end of each proof
         return self.report
 
+    def observe(self, ami: str, _session: Session) -> str:
+        self.calls.append(f"observe {ami}")
+        return f"observation of {ami}"
+
+    def against(self, observation: Any, recipe: Path) -> list[str]:
+        assert (observation, recipe.suffix) == ("observation of ami-1", ".yml")
+        return self.differences
+
     def remove(self, _cloud: Any, resource: resources.Resource) -> None:
         self.calls.append(f"remove {resource.id}")
         if resource.kind == "image":
@@ -76,6 +85,8 @@ def region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Region]:
     monkeypatch.setattr(pipeline, "validate_files_stage", recorded.validate_files)
     monkeypatch.setattr(pipeline, "decide", lambda _plan, options, _session: SimpleNamespace(options=options))
     monkeypatch.setattr(pipeline, "validate_stage", recorded.validate)
+    monkeypatch.setattr(pipeline, "observe_stage", recorded.observe)
+    monkeypatch.setattr(observe, "against", recorded.against)
     monkeypatch.setattr(resources, "remove", recorded.remove)
     yield recorded
 
@@ -99,7 +110,8 @@ def prepared(image: str, tmp_path: Path, *, boot: bool = False) -> Candidate:
 def test_files_are_judged_and_the_image_is_removed(region: Region, session: Session, tmp_path: Path) -> None:
     row = rehearse(candidate(tmp_path), session, Options())
     assert region.calls == [
-        "build debian12-gpu in run True, fresh True", "files of ami-1", "remove ami-1", "remove snap-1",
+        "build debian12-gpu in run True, fresh True", "files of ami-1", "observe ami-1",
+        "remove ami-1", "remove snap-1",
     ]  # fmt: skip
     assert (row.result, row.source_ami, row.kept) == ("PASS", "ami-0", False)
     assert row.finished.endswith("Z") and row.seconds >= 0
@@ -109,7 +121,23 @@ def test_files_are_judged_and_the_image_is_removed(region: Region, session: Sess
 
 def test_keep_leaves_the_image(region: Region, session: Session, tmp_path: Path) -> None:
     assert rehearse(candidate(tmp_path), session, Options(keep=True)).kept
-    assert region.calls[-1] == "files of ami-1"
+    assert region.calls[-1] == "observe ami-1"
+
+
+def test_an_image_that_is_observed_as_something_else_fails(region: Region, session: Session, tmp_path: Path) -> None:
+    region.differences = ["kernel: expected 6.12, got 6.1", "NCCL: expected 2.27.3, got nothing"]
+    row = rehearse(candidate(tmp_path), session, Options())
+    assert (row.result, row.exit_code, row.differences) == ("FAIL", 1, tuple(region.differences))
+    assert "observed without its plan: NCCL: expected 2.27.3, got nothing" in row.reason
+    assert load(tmp_path / "out" / "debian12-gpu") == row
+
+
+def test_the_kernel_of_an_emulated_distribution_is_no_difference(
+    region: Region, session: Session, tmp_path: Path
+) -> None:
+    region.differences = ["kernel: expected 7.0, got 6.1"]
+    row = rehearse(prepared("ubuntu2404-compute", tmp_path), session, Options())
+    assert (row.result, row.differences) == ("PASS", ())
 
 
 def test_boot_proves_the_smallest_machine_without_restarts(region: Region, session: Session, tmp_path: Path) -> None:
