@@ -13,7 +13,7 @@ from validator.checks import ofi_nccl
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import Efa, NvidiaDriver, PlanDocument, section
-from validator.probes import MachineUnderTest, hardware, kernel_modules, packages, rdma, shared_libraries
+from validator.probes import MachineUnderTest, base_driver, hardware, kernel_modules, packages, rdma, shared_libraries
 
 pytestmark = [pytest.mark.planned("efa"), pytest.mark.beside_live]
 
@@ -150,7 +150,7 @@ def test_peer_memory_module_fits_the_driver(host: Any, plan: PlanDocument, obser
     """efa_nv_peermem was built against the driver on disk, for each kernel. Otherwise the kernel does not load it."""
     if not any(name.startswith(_PEERMEM_PACKAGE) for name in _remaining(host, plan, observe).packages):
         unproven(f"the installer has recorded no {_PEERMEM_PACKAGE}")
-    if "branches" in section(plan, "nvidia_driver", NvidiaDriver):
+    if base_driver.keeps_drivers(host, plan):
         unproven(f"{_PEERMEM} is the base AMI's, built once beside several drivers: see test_adapters_reach_gpu_memory")
     driver = section(plan, "nvidia_driver", NvidiaDriver).get("module", "nvidia")
     kernels = kernel_modules.symbols(host, _PEERMEM, driver)

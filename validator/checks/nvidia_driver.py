@@ -259,8 +259,8 @@ _OF_LINUX = ("nouveau", "nova_core")
 def test_nouveau_is_blacklisted(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nouveau and nova_core are not loaded and are blacklisted. The driver cannot use a GPU that one of them has bound.
 
-    nova_core is of Linux 6.15 and later: kernels without it need no entry. Nor does a base AMI with its own driver for
-    nouveau if its kernels have no such module (EKS's on Amazon Linux 2023).
+    nova_core is of Linux 6.15 and later: kernels without it need no entry. Nor does a base AMI with its own driver, or
+    an image as found, for nouveau if its kernels have no such module (EKS's on Amazon Linux 2023).
     """
     modules = {line.split()[0] for line in output(host, "cat /proc/modules").splitlines() if line.strip()}
     settings = {tuple(line.split()) for line in output(host, "modprobe --showconfig").splitlines()}
@@ -272,7 +272,7 @@ def test_nouveau_is_blacklisted(host: Any, plan: PlanDocument, observe: Observe)
     kernels = {
         name: kernel_modules.on_disk(host, name)
         for name in allowed
-        if name != "nouveau" or "provided_by" in section(plan, "nvidia_driver")
+        if name != "nouveau" or plan.get("origin") == OBSERVED or "provided_by" in section(plan, "nvidia_driver")
     }
     if kernels:
         observe({"not blacklisted": allowed, "kernels": kernels}, "blacklisted, or no such module")

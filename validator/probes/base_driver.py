@@ -42,14 +42,22 @@ def registered_files(host: Any, plan: PlanDocument) -> frozenset[str]:
     installation of amazon-eks-ami, pull request 2819).
     """
     branches = section(plan, "nvidia_driver", NvidiaDriver).get("branches", {}) if "nvidia_driver" in plan else {}
-    if not branches:
+    if branches:
+        folder = f"{PurePosixPath(next(iter(branches.values()))['tree']).parent}/current"
+    elif plan.get("origin") == OBSERVED and plan["os"]["family"] == "redhat":
+        folder = _TAKEN
+    else:
         return frozenset()
-    folder = f"{PurePosixPath(next(iter(branches.values()))['tree']).parent}/current"
     listed = host.run(
         "rpm --query --package --list --nosignature %s/.rpms/*.rpm %s/flavors/$(cat %s/.driver-flavor)/.rpms/*.rpm",
         *[folder] * 3,
     )
     return frozenset(listed.stdout.split("\n")) - {""}
+
+
+def keeps_drivers(host: Any, plan: PlanDocument) -> bool:
+    """Whether the image keeps drivers of which the first boot takes one: as planned, or in an image as found."""
+    return has_branches(plan) or (plan.get("origin") == OBSERVED and bool(host.run(_KEPT_MODULES).stdout.split()))
 
 
 def has_branches(plan: PlanDocument) -> bool:
@@ -76,6 +84,7 @@ def require_installed(host: Any, plan: PlanDocument, judged_by: str) -> None:
         unproven(f"the base AMI installs its driver at the first boot on a machine with a GPU: see {judged_by}")
 
 
+_TAKEN = "/opt/nvidia/current"  # the taken tree: setup-nvidia.sh of amazon-eks-ami
 # Where public pipelines keep modules that the first boot on a machine with a GPU installs: amazon-eks-ami 81fec2e8
 # (archives of DKMS) and v20260923 (trees with flavours).
 _KEPT_MODULES = "ls -d /var/lib/dkms-archive/nvidia*/*.tar.gz /opt/nvidia/*/flavors/*/lib/modules/* 2>/dev/null"

@@ -45,6 +45,10 @@ ON_EKS = as_plan(
         },
     }
 )
+# The same AMI observed: what is known of its trees is read on the machine.
+FOUND = as_plan(
+    {"origin": "observed", "nvidia_driver": {"version": LTS, "packages": {"nvidia-driver-cuda": f"{LTS}-1.amzn2023"}}}
+)
 TREES: dict[str, Any] = {
     "ls -A /opt/nvidia": "lts\npb\n",
     "cat /opt/nvidia/lts/.version": f"{LTS}\n",
@@ -264,6 +268,7 @@ def test_firmware_is_off_where_the_base_ami_has_it_off(
 def test_nouveau_need_not_be_blacklisted_where_no_kernel_has_it(judge: Judge, on_disk: str, verdict: str) -> None:
     table = {"cat /proc/modules": "nvidia 1 0 - Live 0x0\n", "modprobe*": "", "for k*": f"{KERNEL} {on_disk}\n"}
     assert judge(nvidia_driver.test_nouveau_is_blacklisted, table, plan=ON_EKS).verdict == verdict
+    assert judge(nvidia_driver.test_nouveau_is_blacklisted, table, plan=FOUND).verdict == verdict
 
 
 class FilesOfAnImage(ScriptedHost, backend.ImageBackend):
@@ -329,14 +334,18 @@ def test_packages_that_are_registered_may_lack_files(judge: Judge, missing: str,
         "for p in*": "nvidia-driver-cuda: \n",
         "rpm --verify*": (1, f"missing     {missing}\n"),
         "rpm --query --package*": "/usr/src/nvidia-580.178.04/nv.c\n",
+        "rpm -q --qf*": f"nvidia-driver-cuda 0:{LTS}-1.amzn2023\n",
     }
-    plan = as_plan(ON_EKS | {"os": {"id": "amzn", "family": "redhat", "ssh_user": "ec2-user"}})
-    found = judge(nvidia_driver.test_files_are_the_packages_own, table, plan=plan)
-    assert found.verdict == verdict, found
+    for plan in (ON_EKS, FOUND):
+        plan = as_plan(plan | {"os": {"id": "amzn", "family": "redhat", "ssh_user": "ec2-user"}})
+        found = judge(nvidia_driver.test_files_are_the_packages_own, table, plan=plan)
+        assert found.verdict == verdict, found
 
 
 def test_peer_memory_module_of_the_base_ami_is_unproven(judge: Judge) -> None:
     table = {"cat*": "# EFA installer version: 1.50.0\nefa-nv-peermem-1.2.3-1.amzn2023.x86_64\n"}
-    plan = as_plan(ON_EKS | {"efa": {"version": "1.50.0", "mode": "minimal"}})
-    found = judge(efa.test_peer_memory_module_fits_the_driver, table, plan=plan)
-    assert (found.verdict, "built once beside several drivers" in found.message) == ("UNPROVEN", True), found
+    table["ls -d /var/lib/dkms-archive*"] = "/opt/nvidia/lts/flavors/open/lib/modules/6.1.0\n"
+    for plan in (ON_EKS, FOUND):
+        plan = as_plan(plan | {"efa": {"version": "1.50.0", "mode": "minimal"}})
+        found = judge(efa.test_peer_memory_module_fits_the_driver, table, plan=plan)
+        assert (found.verdict, "built once beside several drivers" in found.message) == ("UNPROVEN", True), found
