@@ -46,7 +46,6 @@ class ConcurrentChecks:
         self._hooks: dict[Path, Any] = {}  # by file: its hooks, which pytest would look up for each item
         self._not_run: deque[pytest.Item] = deque()  # later items that did not run with them, in order
         self._mutating: set[pytest.Item] | None = None  # which items may change their host; None: not analysed yet
-        pytest_internals.let_loggers_be_made()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:

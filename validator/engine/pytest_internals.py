@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -124,22 +123,6 @@ def faster_lookups(session: pytest.Session) -> Iterator[None]:
     finally:
         del session.__dict__["gethookproxy"]
         _fixtures.getfuncargnames = names
-
-
-class _Loggers(dict[str, Any]):
-    def values(self) -> Any:
-        return self.copy().values()
-
-
-def let_loggers_be_made() -> None:
-    """Lets other threads make loggers while pytest iterates over those that exist, to attach its handler.
-
-    pytest 9.2 does so around each item. Where a connection's thread made one meanwhile, the item ended with
-    "dictionary changed size during iteration".
-    """
-    manager = logging.Logger.manager
-    if not isinstance(manager.loggerDict, _Loggers):
-        manager.loggerDict = _Loggers(manager.loggerDict)
 
 
 def may_replace_loop(session: pytest.Session) -> bool:

@@ -3,16 +3,13 @@ message names what changed: adapt validator/engine/pytest_internals.py."""
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
 import pluggy
 import pytest
 from _pytest import fixtures, python, runner
-from _pytest import logging as log_capture
 
 from tests.validator.conftest import LOOKS, Run
 from validator.engine import pytest_internals
@@ -142,30 +139,3 @@ def test_lookups_are_as_before_after_the_run(request: pytest.FixtureRequest) -> 
         assert session.gethookproxy(request.path) is session.gethookproxy(request.path)
     assert vars(fixtures)["getfuncargnames"] is names
     assert "gethookproxy" not in vars(session)
-
-
-def test_a_thread_may_make_a_logger_while_pytest_attaches_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest iterates over all loggers; this one has another thread make a new one meanwhile, as paramiko's do."""
-    manager = logging.Logger.manager
-    loggers = dict(manager.loggerDict)
-    monkeypatch.setattr(manager, "loggerDict", loggers)
-    thread = threading.Thread(target=lambda: logging.getLogger("made.meanwhile"))
-
-    class Meddling(logging.Logger):
-        @property
-        def propagate(self) -> bool:
-            if thread.ident is None:
-                thread.start()
-                thread.join(0.2)
-            return True
-
-        @propagate.setter
-        def propagate(self, _: bool) -> None: ...
-
-    loggers["first"] = Meddling("first")
-    loggers.update({"second": loggers["first"]})
-    pytest_internals.let_loggers_be_made()
-    with log_capture.catching_logs(logging.NullHandler()):
-        pass
-    thread.join(10)
-    assert "made.meanwhile" in manager.loggerDict
