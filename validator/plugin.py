@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import datetime
 import gc
-import logging
 import os
 import re
 import sys
@@ -102,26 +101,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     isolation.admit_named_only(early_config)
 
 
-class _Loggers(dict[str, Any]):
-    def values(self) -> Any:
-        return self.copy().values()
-
-
-def let_loggers_be_made() -> None:
-    """Lets other threads make loggers while pytest iterates over those that exist, to attach its handler.
-
-    pytest 9.2 does so before the first check and around each. Where the thread of a connection made one meanwhile (its
-    libraries are loaded then), the run ended with "dictionary changed size during iteration".
-    """
-    manager = logging.Logger.manager
-    if not isinstance(manager.loggerDict, _Loggers):
-        manager.loggerDict = _Loggers(manager.loggerDict)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     import testinfra.backend
 
-    let_loggers_be_made()
     gc.disable()  # until the checks are collected, which stay: nothing of it is garbage in cycles
     config.addinivalue_line("markers", "live: changes the host; runs alone, after all read-only checks")
     config.addinivalue_line("markers", "without(section): deselected if the plan has the section")

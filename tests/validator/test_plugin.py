@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-from _pytest import logging as log_capture
 
 from tests import forked_pytest
 from tests.validator.conftest import LOOKS, Run
-from validator import plugin
 
 
 def test_processes_that_would_overwrite_each_other_are_refused(run: Run) -> None:
@@ -81,30 +77,3 @@ def test_a_named_file_of_checks_is_collected_once() -> None:
     tests = [line for line in listed if "::" in line]
     assert tests
     assert len(tests) == len(set(tests))
-
-
-def test_a_thread_may_make_a_logger_while_pytest_attaches_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest iterates over all loggers; this one has another thread make a new one meanwhile, as paramiko's do."""
-    manager = logging.Logger.manager
-    loggers = dict(manager.loggerDict)
-    monkeypatch.setattr(manager, "loggerDict", loggers)
-    thread = threading.Thread(target=lambda: logging.getLogger("made.meanwhile"))
-
-    class Meddling(logging.Logger):
-        @property
-        def propagate(self) -> bool:
-            if thread.ident is None:
-                thread.start()
-                thread.join(0.2)
-            return True
-
-        @propagate.setter
-        def propagate(self, _: bool) -> None: ...
-
-    loggers["first"] = Meddling("first")
-    loggers.update({"second": loggers["first"]})
-    plugin.let_loggers_be_made()
-    with log_capture.catching_logs(logging.NullHandler()):
-        pass
-    thread.join(10)
-    assert "made.meanwhile" in manager.loggerDict

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import getpass
+import logging
 import shlex
 import threading
 import time
@@ -267,6 +268,22 @@ class _EarlyConnection:
     shell: Shell | None = None
 
 
+class _Loggers(dict[str, Any]):
+    def values(self) -> Any:
+        return self.copy().values()
+
+
+def _let_loggers_be_made() -> None:
+    """Lets a thread make loggers while the main one iterates over those that exist.
+
+    pytest 9.2 does so before the first check and around each, to attach its handler. Where a connection's libraries
+    were loaded meanwhile, the run ended with "dictionary changed size during iteration".
+    """
+    manager = logging.Logger.manager
+    if not isinstance(manager.loggerDict, _Loggers):
+        manager.loggerDict = _Loggers(manager.loggerDict)
+
+
 def in_background(work: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
     """The result of `work(*arguments)`, run in a daemon thread, which does not delay the end of the process."""
     future: Future[_Result] = Future()
@@ -277,6 +294,7 @@ def in_background(work: Callable[..., _Result], *arguments: Any) -> Future[_Resu
         except BaseException as fault:
             future.set_exception(fault)
 
+    _let_loggers_be_made()
     threading.Thread(target=fulfil, daemon=True).start()
     return future
 

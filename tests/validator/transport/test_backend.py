@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest import logging as log_capture
 
 from tests.validator.conftest import Breakable, Sshd, free_port
 from validator.transport import backend
@@ -165,3 +167,32 @@ def test_background_work_returns_its_result_or_error() -> None:
     assert backend.in_background(lambda number: (number, threading.get_ident() == caller), 7).result(10) == (7, False)
     with pytest.raises(ZeroDivisionError):
         backend.in_background(lambda: 1 / 0).result(10)
+
+
+def test_a_thread_makes_a_logger_while_pytest_attaches_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest iterates over all loggers; this one lets the thread go on meanwhile, whose libraries make another."""
+    manager = logging.Logger.manager
+    monkeypatch.setattr(manager, "loggerDict", dict(manager.loggerDict))
+    go_on = threading.Event()
+
+    def loads_libraries() -> logging.Logger:
+        assert go_on.wait(10)
+        return logging.getLogger("made.meanwhile")
+
+    class Meddling(logging.Logger):
+        @property
+        def propagate(self) -> bool:
+            if not go_on.is_set():
+                go_on.set()
+                made.result(10)
+            return True
+
+        @propagate.setter
+        def propagate(self, _: bool) -> None: ...
+
+    meddling = Meddling("first")
+    manager.loggerDict |= {"first": meddling, "second": meddling}
+    made = backend.in_background(loads_libraries)
+    with log_capture.catching_logs(logging.NullHandler()):
+        pass
+    assert made.result(10).name in manager.loggerDict
