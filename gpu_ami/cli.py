@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -225,6 +226,9 @@ def _silence(*names: str) -> None:
         setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
 
 
+_PIPE_CLOSED = 128 + signal.SIGPIPE  # the reader of the output ended before the command had
+
+
 def _reported(error: GpuAmiError, as_json: bool, command: str = "") -> int:
     """Prints an error where that is still possible. Returns the exit code."""
     try:
@@ -247,11 +251,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _reported(error, "--json" in words)
     end_as_by_ctrl_c()
+    outcome: commands.Outcome | None = None
     try:
         with _progress(args) as progress:
             if left_out := environment.note():
                 progress.note(left_out)
-            outcome: commands.Outcome = args.execute(args, progress)
+            outcome = args.execute(args, progress)
         print_outcome(outcome, args)
         sys.stdout.flush()
         return outcome.exit_code
@@ -259,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _reported(_interrupted(interrupt, args), args.json, args.command)
     except BrokenPipeError:
         _silence("stdout", "stderr")
-        return 0
+        return outcome.exit_code if outcome else _PIPE_CLOSED
     except Exception as error:
         if args.debug:
             raise

@@ -214,3 +214,21 @@ def test_help_groups_every_command_once(capsys: pytest.CaptureFixture[str]) -> N
     assert len(set(commands.NAMES)) == len(commands.NAMES)
     listed = [line.split()[0] for line in printed.splitlines() if re.match(r"    [a-z]", line)]
     assert [name.rstrip("_").replace("_", "-") for name in commands.NAMES] == listed[: len(commands.NAMES)]
+
+
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 0), (1, 1), (None, 128 + signal.SIGPIPE)])
+def test_a_closed_pipe_proves_nothing(monkeypatch: pytest.MonkeyPatch, exit_code: int | None, expected: int) -> None:
+    """The reader of the output (`| head`) ended: after the command its own exit code counts, before no success."""
+
+    def closed(*_: Any) -> Any:
+        raise BrokenPipeError
+
+    def executed(*_: Any) -> commands.Outcome:
+        return closed() if exit_code is None else commands.Outcome("done", exit_code=exit_code)
+
+    args = argparse.Namespace(execute=executed, json=False, debug=False, quiet=True, command="prove")
+    monkeypatch.setattr(cli, "make_parser", lambda: argparse.Namespace(parse_args=lambda _: args))
+    monkeypatch.setattr(cli, "print_outcome", closed)
+    for stream in ("stdout", "stderr"):  # which are silenced
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    assert cli.main(["prove"]) == expected
