@@ -186,7 +186,7 @@ def require_no_error(findings: Sequence[Finding], progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class Prerequisite:
-    """One thing that this machine needs. needed_for: "every build" or "the local region".
+    """One thing that this machine needs. needed_for: who has no recipe of arm64 needs nothing for them.
 
     found: for people; of a program also its path, and of Packer its version and plugins ("" and () if not known).
     """
@@ -195,10 +195,15 @@ class Prerequisite:
     ok: bool
     found: str
     remedy: str
-    needed_for: Annotated[str, ("every build", "the local region")]
+    needed_for: Annotated[str, ("every build", "the local region", "recipes of arm64")]
     path: str = ""
     version: str = ""
     plugins: tuple[str, ...] = ()
+
+    @property
+    def is_always_needed(self) -> bool:
+        """Whether the machine is incomplete without it, whatever it builds."""
+        return self.needed_for in ("every build", "the local region")
 
 
 class RegionProvider(Protocol):

@@ -112,7 +112,7 @@ def require_programs(name: str) -> None:
     """
     require_packages(name)
     architecture = ARCHITECTURES[name]
-    if architecture.is_native or _is_registered(architecture):
+    if architecture.is_native or is_registered(architecture):
         return
     interpreter = _INTERPRETERS / f"{architecture.machine}-binfmt-P"
     if not interpreter.exists():
@@ -127,7 +127,7 @@ def require_programs(name: str) -> None:
         ) from error
 
 
-def _is_registered(architecture: Architecture) -> bool:
+def is_registered(architecture: Architecture) -> bool:
     """Whether the kernel starts its programs in every root (F), and sudo with its owner's rights (C)."""
     magic = "7f454c460201010000000000000000000200" + f"{architecture.elf:02x}00"
     for path in BINFMT.glob("*"):

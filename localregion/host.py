@@ -17,6 +17,7 @@ from pathlib import Path
 from gpu_ami.errors import CloudError, MissingTool
 from gpu_ami.process import find_tool, run
 from gpu_ami.region import Prerequisite
+from localregion import architectures
 
 # Program → the Debian package that has it. `make packages` installs the same list
 # (tests/localregion/test_host_packages.py compares).
@@ -53,7 +54,7 @@ _NEEDED_GIB = 8
 
 def examine(home: Path) -> list[Prerequisite]:
     """Looks at programs, Python packages, disk and memory. Starts nothing."""
-    return [*_tools(), *_modules(), _disk(home), _memory(), _network()]
+    return [*_tools(), *_modules(), _disk(home), _memory(), _network(), *foreign_architectures()]
 
 
 def _tools() -> list[Prerequisite]:
@@ -102,6 +103,27 @@ def _network() -> Prerequisite:
                 "loopback addresses", False, str(error), "allow binding to 127.0.0.0/8", "the local region"
             )
     return Prerequisite("loopback addresses", True, "127.0.0.0/8 can be bound", "", "the local region")
+
+
+def foreign_architectures() -> list[Prerequisite]:
+    """Of each architecture but this host's: packages for its recipes, and whether the kernel starts its programs."""
+    foreign = (each for each in architectures.ARCHITECTURES.values() if each.tools and not each.is_native)
+    return [_architecture(each) for each in foreign]
+
+
+def _architecture(architecture: architectures.Architecture) -> Prerequisite:
+    name, purpose = architecture.name, f"recipes of {architecture.name}"
+    missing = architecture.missing_packages()
+    if missing:
+        remedy = f"apt-get install --no-install-recommends {' '.join(missing)}"
+        return Prerequisite(name, False, f"not installed: {', '.join(missing)}", remedy, purpose)
+    if architectures.is_registered(architecture):
+        return Prerequisite(
+            name, True, "emulators, firmware and compiler; binfmt_misc starts its programs", "", purpose
+        )
+    remedy = "build the first recipe as root: it registers the emulator with binfmt_misc, until the next boot"
+    found = "emulators, firmware and compiler; binfmt_misc does not start its programs yet"
+    return Prerequisite(name, os.geteuid() == 0, f"{found} (a build as root does it)", remedy, purpose)
 
 
 def missing_packages(findings: Sequence[Prerequisite]) -> list[str]:

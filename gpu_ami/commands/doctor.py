@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gpu_ami.region import Prerequisite
 
 _EPILOG = """\
-Exit code 0: nothing is missing; 2: something is missing, and the output names the packages to install. `packer` is the
+Exit code 0: nothing is missing; 2: something is missing, and the output names the packages to install. What only
+recipes of another architecture than this machine's need is named, too, and does not count (`absent`). `packer` is the
 program of $PACKER, or the first in PATH, with its version and plugins.
 
 With --where the place on AWS is checked: credentials, permissions, subnet, routes, security groups, instance profile
@@ -71,12 +72,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     local = provider()
     findings = [_packer() if each.name == "packer" else each for each in local.prerequisites()] + [_facts()]
-    lines = [f"{'ok     ' if each.ok else 'MISSING'} {each.name:24} {each.found}" for each in findings]
+    lines = [f"{_state(each):7} {each.name:24} {each.found}" for each in findings]
     missing = [each for each in findings if not each.ok]
     lines += ["", *(f"{each.name} ({each.needed_for}): {each.remedy}" for each in missing)] if missing else []
+    exit_code = 2 if any(each.is_always_needed for each in missing) else 0
     packages = local.missing_packages(findings)
     lines += ["", f"install all: sudo apt-get install --no-install-recommends {' '.join(packages)}"] if packages else []
-    return Outcome("\n".join(lines), [asdict(each) for each in findings], 2 if missing else 0)
+    return Outcome("\n".join(lines), [asdict(each) for each in findings], exit_code)
+
+
+def _state(finding: Prerequisite) -> str:
+    if finding.ok:
+        return "ok"
+    return "MISSING" if finding.is_always_needed else "absent"
 
 
 def _place(args: argparse.Namespace) -> Outcome:

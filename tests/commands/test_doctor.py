@@ -49,6 +49,23 @@ def test_packer_is_the_one_that_builds_use(
     assert code == 0 and f"{program} 1.16.0, plugins amazon 1.8.2, ansible 1.1.4\n" in out
 
 
+def test_what_only_recipes_of_arm64_need_is_named_and_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PACKER", packer(tmp_path, "Packer v1.6.6"))
+    found, remedy = "not installed: qemu-user-static", "apt-get install qemu-user-static"
+    of_arm64 = Prerequisite("arm64", False, found, remedy, "recipes of arm64")
+    monkeypatch.setattr(host, "examine", lambda home: [of_arm64])
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"absent  arm64                    {found}\n")
+    assert f"arm64 (recipes of arm64): {remedy}\n" in out and "install all" not in out
+    of_all = Prerequisite("rpmbuild", False, "missing", "apt-get install rpm", "the local region")
+    monkeypatch.setattr(host, "examine", lambda home: [of_arm64, of_all])
+    assert cli.main(["doctor"]) == 2
+    assert "\nMISSING rpmbuild" in capsys.readouterr().out
+
+
 def test_a_plugin_of_another_version_is_not_the_required_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

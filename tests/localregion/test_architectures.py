@@ -11,7 +11,7 @@ import pytest
 from gpu_ami.errors import CloudError, MissingTool
 from gpu_ami.process import Completed
 from gpu_ami.recipes import ARCHITECTURES as PLANNED
-from localregion import architectures, server
+from localregion import architectures, host, server
 from localregion.architectures import ARCHITECTURES, Architecture
 from localregion.images import base_image
 from localregion.loopback import MIRROR_ADDRESS
@@ -134,6 +134,32 @@ def test_a_user_without_rights_is_told_so(binfmt: Path, monkeypatch: pytest.Monk
     with pytest.raises(CloudError, match="Permission denied") as caught:
         architectures.require_programs("arm64")
     assert "run it as root" in (caught.value.hint or "")
+
+
+def test_the_doctor_names_what_arm64_lacks(binfmt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(architectures, "is_there", lambda tool: tool == "aarch64-linux-gnu-gcc")
+    (finding,) = host.foreign_architectures()
+    assert (finding.name, finding.ok, finding.needed_for) == ("arm64", False, "recipes of arm64")
+    assert finding.found == "not installed: qemu-efi-aarch64, qemu-system-arm, qemu-user-static"
+    assert (
+        finding.remedy == f"apt-get install --no-install-recommends {finding.found.partition(': ')[2].replace(',', '')}"
+    )
+
+
+def test_the_doctor_says_whether_the_kernel_knows_the_emulator(binfmt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for user, ok in ((0, True), (1000, False)):
+        monkeypatch.setattr("os.geteuid", lambda user=user: user)
+        (finding,) = host.foreign_architectures()
+        assert (finding.ok, "does not start its programs yet" in finding.found) == (ok, True)
+        assert "as root" in finding.remedy
+    (binfmt / "gpu-ami-arm64").write_text(REGISTERED.format(flags="POCF"))
+    (finding,) = host.foreign_architectures()
+    assert finding.ok and "binfmt_misc starts its programs" in finding.found
+
+
+def test_the_doctor_asks_nothing_of_a_host_of_arm64(binfmt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert host.foreign_architectures() == []
 
 
 def test_a_program_or_a_file_may_be_a_tool(tmp_path: Path) -> None:
