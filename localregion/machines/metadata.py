@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
@@ -324,12 +325,21 @@ def _planted(view: InstanceView) -> dict[str, str]:
 def _scheduled(view: InstanceView, planted: dict[str, str]) -> str:
     if "maintenance-event" not in planted:
         return "[]"
+    when = _time_of_event(planted["maintenance-event"])
     event = {
-        "NotBefore": planted["maintenance-event"],
+        "NotBefore": when,
         "Code": "system-reboot",
         "Description": "scheduled reboot",
         "EventId": f"instance-event-{view.instance_id.removeprefix('i-')}",
-        "NotAfter": planted["maintenance-event"],
+        "NotAfter": when,
         "State": "active",
     }
     return json.dumps([event])
+
+
+def _time_of_event(text: str) -> str:
+    """Scheduled events alone are not in RFC 3339: `21 Jan 2026 09:00:43 GMT` (EC2 user guide, "Scheduled events")."""
+    try:
+        return format_datetime(datetime.fromisoformat(text).astimezone(UTC), usegmt=True).partition(", ")[2]
+    except ValueError:
+        return text

@@ -52,7 +52,12 @@ def quoted(*words: str | Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def root_user() -> None:
+def kept_originals() -> None:
+    """Where originals are kept is found before a test has a home of its own."""
     fetch.root()
+
+
+@pytest.fixture(scope="session")
+def root_user(kept_originals: None) -> None:
     if os.geteuid() != 0:
         pytest.skip("mount namespaces need root")

@@ -1,4 +1,4 @@
-"""Vendors' own programs and libraries: NVIDIA's wheels, and the Go module of its container toolkit. Kept by version."""
+"""Vendors' own programs and libraries: NVIDIA's wheels, Go modules of NVIDIA and AWS. Kept by version."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gpu_ami.process import run
 from localregion.kubernetes import programs
 
 _MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
+_METADATA_MOCK = "github.com/aws/amazon-ec2-metadata-mock/cmd/ec2-metadata-mock"
 PROGRAMS = ("nvidia-ctk", "nvidia-container-runtime", "nvidia-cdi-hook", "nvidia-container-runtime-hook")
 _PLATFORMS = ("manylinux_2_27_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_18_x86_64")
 _SECONDS = 1200.0
@@ -76,9 +77,21 @@ def toolkit(version: str) -> Path:
     return _kept(f"nvidia-container-toolkit-{version}", fill)
 
 
+def metadata_mock(version: str) -> Path:
+    """amazon-ec2-metadata-mock, built from its Go module. Skips the test where the proxy does not serve it."""
+
+    def fill(folder: Path, work: Path) -> None:
+        go = programs.go_toolchain(root() / "go")
+        environment = programs.go_environment(go, root() / "go") | {"GOBIN": str(folder)}
+        words = [str(go), "install", "-trimpath", "-ldflags", "-s -w", f"{_METADATA_MOCK}@v{version}"]
+        run(words, timeout=_SECONDS, cwd=work, env=environment, error=CloudError)
+
+    return _kept(f"amazon-ec2-metadata-mock-{version}", fill) / "ec2-metadata-mock"
+
+
 @functools.cache
 def root() -> Path:
-    """Where they are kept. First asked before a test has a home of its own (fixture root_user)."""
+    """Where they are kept. First asked before a test has a home of its own (fixture kept_originals)."""
     folder = home_dir() / "originals"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -8,6 +8,8 @@ state through instance metadata". AWS advises to look every 5 seconds for the fi
 from __future__ import annotations
 
 import json
+import time
+from email.utils import mktime_tz, parsedate_tz
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from .metadata import Metadata, MetadataError
@@ -56,7 +58,7 @@ def maintenance(metadata: Metadata) -> List[Notice]:
         Notice(
             "maintenance-event",
             str(event.get("Code", "unknown")),
-            str(event.get("NotBefore", "")),
+            _rfc3339(str(event.get("NotBefore", ""))),
             "maintenance-event %s %s" % (event.get("EventId", ""), event.get("NotBefore", "")),
         )
         for event in events
@@ -83,6 +85,15 @@ def read(metadata: Metadata, kinds: Sequence[str]) -> Tuple[List[Notice], List[s
             if str(error) not in problems:
                 problems.append(str(error))
     return found, problems
+
+
+def _rfc3339(text: str) -> str:
+    """Scheduled events alone have times of another form, `21 Jan 2026 09:00:43 GMT`; what cannot be read stays."""
+    try:
+        parsed = parsedate_tz(text)
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(mktime_tz(parsed))) if parsed else text
+    except (ValueError, IndexError, TypeError, OverflowError):
+        return text
 
 
 def _json(metadata: Metadata, category: str, kind: type = dict) -> Any:

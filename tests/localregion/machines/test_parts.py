@@ -170,6 +170,10 @@ def test_without_the_tag_there_is_no_notice() -> None:
         ("rebalance-recommendation@T", [("rebalance-recommendation", "rebalance", "T")]),
         ("autoscaling-termination", [("autoscaling-termination", "terminate", "")]),
         ("maintenance-event@T", [("maintenance-event", "system-reboot", "T")]),
+        (
+            "maintenance-event@2026-01-06T09:00:43Z",
+            [("maintenance-event", "system-reboot", "2026-01-06T09:00:43Z")],
+        ),
         ("rebalance-recommendation@T, spot-interruption@U", [
             ("spot-interruption", "terminate", "U"), ("rebalance-recommendation", "rebalance", "T"),
         ]),

@@ -32,7 +32,11 @@ EVENT = {
         ({"events/maintenance/scheduled": "[]"}, []),
         (
             {"events/maintenance/scheduled": json.dumps([EVENT, EVENT | {"State": "completed"}, 7])},
-            [("maintenance-event", "system-reboot", "21 Jan 2026 09:00:43 GMT")],
+            [("maintenance-event", "system-reboot", "2026-01-21T09:00:43Z")],
+        ),
+        (
+            {"events/maintenance/scheduled": json.dumps([EVENT | {"NotBefore": "99 Jan 2026 soon"}])},
+            [("maintenance-event", "system-reboot", "99 Jan 2026 soon")],
         ),
     ],
 )
