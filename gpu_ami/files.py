@@ -134,13 +134,15 @@ def parse_yaml(text: str, name: str) -> Any:
         document = None if node is None else loader.construct_document(node)
     except RecursionError as error:
         raise _nested_too_deeply(name) from error
-    except (yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, AttributeError, TypeError, LookupError) as error:
         # The libyaml of PyYAML 6.0.4 stops at 1,000 levels by itself; the one before it leaves that to Python's stack.
         if "exceeded maximum nesting depth" in str(error):
             raise _nested_too_deeply(name) from error
         details = [line.replace('in "<unicode string>", ', "") for line in str(error).splitlines()]
         if "integer string conversion" in str(error):
             details = ["a number of more than 4,300 digits"]
+        elif isinstance(error, LookupError):  # of PyYAML's tables: `!!bool maybe`, `!!int ""`
+            details = [f"a value that its tag (!!bool, !!int, !!float) does not allow: {error.args[0]!r}"]
         raise UsageError(f"{name}: not YAML", details=details, hint=_yaml_hint(text, error)) from error
     if duplicates:
         raise UsageError(
@@ -161,6 +163,8 @@ def _yaml_hint(text: str, error: Exception) -> str:
     line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "indent with spaces: YAML allows no tabs there"
+    if "constructor for the tag" in str(error):
+        return "write the value itself: no other file is included, and no tag beside YAML's own is read"
     return "`key: value` a line, indented with spaces; quote text that begins with * & ! % @ ` or contains `: `"
 
 

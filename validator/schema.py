@@ -17,6 +17,7 @@ from typing import Any
 # Similar names take a millisecond a key: a file that is something else may have any number of keys.
 _SHOWN_UNKNOWN = 50
 _MANY_KEYS = 12
+_LONGEST_SHOWN = 60
 
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
@@ -38,6 +39,8 @@ def key_path(path: str, key: Any) -> str:
     """The path of a key below another. A key with other characters than letters, digits, - and _ is quoted."""
     if isinstance(key, bool) or key is None:
         word = "null" if key is None else str(key).lower()
+    elif written := getattr(key, "written", ""):
+        word = str(written)  # 1.10, not 1.1
     else:
         word = key if isinstance(key, str) and re.fullmatch(r"[\w-]+", key) else repr(key)
     return f"{path}.{word}" if path else word
@@ -57,7 +60,8 @@ def key_lines(text: str) -> dict[str, int]:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 below = key_path(path, _KEYS_READ.get(str(key.value).lower(), key.value))
-                for name in (below, f"{path}.{key.value}"):  # messages of rules do not quote p5.48xlarge
+                unquoted = f"{path}.{key.value}" if path else str(key.value)
+                for name in (below, unquoted):  # messages of rules do not quote p5.48xlarge
                     lines.setdefault(name, key.start_mark.line + 1)
                 walk(value, below)
         elif isinstance(node, yaml.SequenceNode):
@@ -145,7 +149,8 @@ class Number:
         return "a number that is not negative" if self.high == math.inf else f"a number from 0 to {self.high:g}"
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= self.high:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= self.high or value == math.inf:
             yield Mistake(path, f"expected {self.expected}, got {_shown(value)}")
 
 
@@ -396,4 +401,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = _written(value)
-    return repr(text if len(text) <= 60 else text[:57] + "...") if isinstance(value, str) else text
+    short = text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+    return repr(short) if isinstance(value, str) else short

@@ -51,7 +51,7 @@ def with_session_credentials(place: Place) -> Place:
 # What Packer's amazon-ebs takes for `ssh_interface`.
 SESSION_MANAGER = "session_manager"
 SSH_INTERFACES = ("public_ip", "private_ip", "public_dns", "private_dns", SESSION_MANAGER)
-JUMP_HOST_PATTERN = r"(?P<user>[\w.-]+)@(?P<host>[\w.-]+)(:(?P<port>\d{1,5}))?"
+JUMP_HOST_PATTERN = r"(?P<user>[\w.][\w.-]*)@(?P<host>[\w][\w.-]*)(:(?P<port>\d{1,5}))?"
 WAY_PATTERN = r"on-demand|spot|(reservation|capacity-block):cr-[0-9a-f]{8,17}"
 # Names of ECS and EKS clusters (API references of both, CreateCluster).
 CLUSTER_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}"
@@ -311,8 +311,18 @@ def unknown_region(place: Place) -> str:
     return f"Region {place.region} is none that botocore knows: is it newer, or misspelt{near or '?'}"
 
 
-_URL = _like(r"https?://[^\s/]+(/\S*)?", "https://host:port")
-_TAGS = MapOf(r"(?!aws:).{1,128}", "team (at most 128 characters, not aws:…)", Text('"4711"', r".{0,256}"))
+# Plans, certificates and Packer's files repeat a URL: it has no user and no password.
+_URL = _like(r"https?://[^\s/@]+(/\S*)?", "https://host:port (without user and password)")
+# AWS keeps aws:… in any case for itself (EC2 user guide, "Tag restrictions", read 2026-11-29), gpu-ami its own.
+_TAGS = MapOf(
+    r"(?![aA][wW][sS]:|gpu-ami:)[^\x00-\x1f\x7f]{1,128}",
+    "team (at most 128 characters, not aws:… or gpu-ami:…)",
+    Text('"4711"', r"[^\x00-\x1f\x7f]{0,256}"),
+)
+# KMS API reference, "KeyId" (read 2026-11-29): key id, key ARN, alias name, alias ARN.
+_KEY_ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}"
+_ALIAS = r"alias/[\w/-]{1,250}"
+_KMS_KEY = rf"{_KEY_ID}|{_ALIAS}|arn:aws[a-z-]*:kms:(?P<region>[a-z0-9-]+):\d{{12}}:(?:key/(?:{_KEY_ID})|{_ALIAS})"
 _SUBNET = _like(r"subnet-[0-9a-f]{8,17}", "subnet-0123456789abcdef0")
 _WAY = _like(WAY_PATTERN, "on-demand, spot, reservation:cr-0123456789abcdef0 or capacity-block:cr-0123456789abcdef0")
 _GRAMMAR = Keys(
@@ -338,7 +348,7 @@ _GRAMMAR = Keys(
         "jump_key": Text("~/.ssh/id_bastion"),
         "proxy_command": Text("nc -X connect -x proxy:3128 %h %p"),
         "instance_connect_endpoint": _like(r"any|eice-[0-9a-f]{8,17}", "any or eice-0123456789abcdef0"),
-        "kms_key_id": Text("alias/images"),
+        "kms_key_id": _like(_KMS_KEY, "alias/images, a key's id, or the ARN of either"),
         "cluster": _like(CLUSTER_PATTERN, "gpu-nodes (a name, not an ARN)"),
         "tags": _TAGS,
         "source_ami": _like(r"ami-[0-9a-f]{8,17}", "ami-0123456789abcdef0"),
@@ -420,6 +430,7 @@ def _mistakes(document: Any) -> Iterator[Mistake]:
         if ways == []:
             yield Mistake(f"capacity.{like}", "expected at least one way, got none")
     yield from _login_mistakes(document)
+    yield from _key_mistakes(document)
     tags = document.get("tags")
     if isinstance(tags, dict) and len(tags) > _MAX_TAGS:
         yield Mistake("tags", f"expected at most {_MAX_TAGS} tags, got {len(tags)}")
@@ -433,6 +444,16 @@ def _login_mistakes(document: Mapping[str, Any]) -> Iterator[Mistake]:
         yield Mistake(ways[1].partition(":")[0], f"expected one way to log in, got {' and '.join(ways)}")
     if document.get("jump_key") and not document.get("jump_host"):
         yield Mistake("jump_key", "expected jump_host beside it, got none")
+    jump = re.fullmatch(JUMP_HOST_PATTERN, str(document.get("jump_host")))
+    if jump and jump["port"] and not 0 < int(jump["port"]) < 65536:
+        yield Mistake("jump_host", f"expected a port from 1 to 65535, got {jump['port']}")
+
+
+def _key_mistakes(document: Mapping[str, Any]) -> Iterator[Mistake]:
+    """EC2 takes keys of its own Region alone."""
+    key, region = re.fullmatch(_KMS_KEY, str(document.get("kms_key_id"))), document.get("region")
+    if key and key["region"] and key["region"] != region:
+        yield Mistake("kms_key_id", f"expected a key of {region}, got one of {key['region']}")
 
 
 def _nearest_region(text: str) -> str:
@@ -452,6 +473,8 @@ _SECRET = re.compile(r"(?i)^[^.]*(access_key|secret|token|password)[^.]*$")
 
 
 def _message(mistake: Mistake) -> str:
+    if re.search(r"got 'https?://[^/ ]*@", mistake.message):
+        return "expected a URL without user and password: plans, certificates and Packer's files repeat it"
     if mistake.path == "credentials" or _SECRET.search(mistake.path):
         return "secrets do not belong in this file; name a profile, or let boto3 find them in the environment"
     if mistake.path == "region" and mistake.message == "missing":

@@ -94,11 +94,16 @@ def _builder(facts: Facts) -> Named:
     return Named("instance type", table["instance_types"], "g5.12xlarge", others)
 
 
+# EC2 API reference, DescribeImages, Owner.N (read 2026-11-29).
+_OWNER_ALIASES = ("amazon", "aws-marketplace", "aws-backup-vault", "self")
+_OWNER = f"the 12 digits of an account, or {', '.join(_OWNER_ALIASES[:-1])} or {_OWNER_ALIASES[-1]},"
+
+
 def _source_ami() -> Keys:
     return Keys(
         {
             "id": Text("ami-0123456789abcdef0", r"ami-[0-9a-f]{8,17}"),
-            "owner": Text('"136693071363"', r"\d{12}|[a-z][a-z-]*"),
+            "owner": Text('"136693071363"', rf"\d{{12}}|{'|'.join(_OWNER_ALIASES)}", _OWNER),
             "name": Text("debian-12-amd64-*", r"\S.*"),
             "ssm": Text("/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64", r"/[\w./-]+"),
         }

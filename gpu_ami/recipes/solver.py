@@ -106,7 +106,7 @@ def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
             text = f"{text}; {why}"
         elif (newest := max(known, key=parts)) and parts(constraint) > parts(newest) and _is_branch(constraint, newest):
             text = f"{text}. A newer one is planned, as unverified, if its whole version is named, as in {newest}"
-        elif parts(constraint) > parts(newest):
+        elif not _is_branch(constraint, newest):
             add = f"gpu-ami facts --add {name} {constraint} --set source=…"
             text = f"{text}. If there is such a release, {add} writes its row into site/facts/"
     if name in FROM_TAGS and "commit" not in context.section(name):

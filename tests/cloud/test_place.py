@@ -74,6 +74,28 @@ def test_regions_of_every_partition_are_accepted(tmp_path: Path, region: str) ->
     assert load_place(write(tmp_path, f"region: {region}\n")).region == region
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "alias/images",
+        "alias/aws/ebs",
+        "1234abcd-12ab-34cd-56ef-1234567890ab",
+        "mrk-1234abcd12ab34cd56ef1234567890ab",
+        "arn:aws-cn:kms:cn-north-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+        "arn:aws-cn:kms:cn-north-1:111122223333:alias/a_b/c",
+    ],
+)
+def test_keys_of_every_form_are_accepted(tmp_path: Path, key: str) -> None:
+    assert load_place(write(tmp_path, f"region: cn-north-1\nkms_key_id: {key}\n")).kms_key_id == key
+
+
+def test_a_password_in_a_url_is_not_shown(tmp_path: Path) -> None:
+    text = f"region: eu-central-1\nmirror: {{url: 'https://u:hush@m', key_fingerprint: {'A' * 40}}}\n"
+    with pytest.raises(UsageError) as caught:
+        load_place(write(tmp_path, text))
+    assert "mirror.url: expected" in str(caught.value) and "hush" not in str(caught.value)
+
+
 def test_a_region_is_enough(tmp_path: Path) -> None:
     place = load_place(write(tmp_path, "region: us-gov-west-1\n"))
     assert (place.login.ssh_port, place.login.ssh_interface, place.api.endpoint, place.machines.simulated) == (
@@ -116,6 +138,22 @@ def test_a_region_is_enough(tmp_path: Path) -> None:
         ("region: eu-central-1\nssh_port: 70000", "ssh_port: expected a whole number from 1 to 65535, got 70000"),
         ("region: eu-central-1\ntags: {n: 4711}", 'tags.n: expected text such as "4711", got 4711'),
         ("region: eu-central-1\ntags: {'aws:x': y}", "tags.'aws:x': expected a key like team"),
+        ("region: eu-central-1\ntags: {'AWS:x': y}", ":2: tags.'AWS:x': expected a key like team"),
+        ("region: eu-central-1\ntags: {'gpu-ami:run': y}", "not aws:… or gpu-ami:…"),  # sweep reads it
+        ('region: eu-central-1\ntags: {x: "a\\x01b"}', "tags.x: expected something like"),
+        ("region: eu-central-1\njump_host: a@b:70000", "jump_host: expected a port from 1 to 65535, got 70000"),
+        ("region: eu-central-1\njump_host: a@-oProxyCommand", "jump_host: expected something like admin@bastion"),
+        ("region: eu-central-1\nprices: {p5.48xlarge: .inf}", "expected a number that is not negative, got .inf"),
+        ("region: eu-central-1\nendpoint: https://u:hush@x", ":2: endpoint: expected a URL without user and password"),
+        ("region: eu-central-1\nkms_key_id: images", ":2: kms_key_id: expected something like alias/images"),
+        ("region: eu-central-1\nkms_key_id: alias/my key", "kms_key_id: expected something like alias/images"),
+        (
+            "region: eu-central-1\nkms_key_id: arn:aws:kms:us-east-1:111122223333:alias/x",
+            ":2: kms_key_id: expected a key of eu-central-1, got one of us-east-1",
+        ),
+        ("region: eu-central-1\nimage_days: !!bool maybe", "not YAML"),
+        ('region: eu-central-1\nimage_days: !!int ""', "not YAML"),
+        ("region: !include other.yml", "no other file is included"),
         ("region: eu-central-1\nmirror: {url: ftp://x, key: y}", "mirror.key: unknown key"),
         ("region: eu-central-1\nmirror: {url: ftp://x, key_fingerprint: 12}", "mirror.key_fingerprint: expected text"),
         ("region: eu-central-1\nmirror: {url: 'ftp://x', key_fingerprint: 'zz'}", "mirror.url: expected something"),

@@ -147,7 +147,10 @@ def test_lock_of_the_former_schema_is_refused_and_its_amis_are_kept(locks: Path)
         ("mine.yml", "locks"),
     ],
 )
-def test_locks_lie_beside_the_recipes(recipe: str, folder: str) -> None:
+def test_locks_lie_beside_the_recipes(
+    recipe: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder named recipes would be one of recipes
     assert locks_folder(Path(recipe)) == Path(folder)
     assert locks_folder(RECIPES[0]) == LOCKS
 

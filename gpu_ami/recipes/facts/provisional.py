@@ -120,8 +120,9 @@ def _unknown(facts: Facts, component: str, version: str, known: list[str]) -> Un
     row = facts.nvidia_drivers["branches"].get(branch(version)) if component == "nvidia_driver" else None
     if row is not None:
         return Unknown(component, version, str(row["releases"][-1]), _OF_A_RELEASE)
-    if component == "cuda" and version.count(".") == 2:
-        return Unknown(component, version, version.rpartition(".")[0], "the driver that this update is made for")
+    toolkit = version.rpartition(".")[0]
+    if component == "cuda" and toolkit in known:
+        return Unknown(component, version, toolkit, "the driver that this update is made for")
     return Unknown(component, version, nearest_first(version, known)[0])
 
 
@@ -143,12 +144,10 @@ def is_plausible(facts: Facts, component: str, version: str) -> bool:
     """By the rule at the top of this file."""
     known = _known(facts, component)
     newest = max(known, key=parts)
-    if component == "cuda" and version.count(".") == 2:  # an update of a known toolkit: its packages have a version
-        return (
-            matching(version.rpartition(".")[0], known) != []
-            and len(parts(version)[2:]) == 1
-            and parts(version)[2] < 10
-        )
+    if component == "cuda" and version.count(".") == 2:  # an update of a toolkit: its packages have a version
+        toolkit = version.rpartition(".")[0]
+        is_toolkit = matching(toolkit, known) != [] or is_plausible(facts, component, toolkit)
+        return is_toolkit and len(parts(version)[2:]) == 1 and parts(version)[2] < 10
     if component == "mkl":  # the repository ends with the releases of 2020; later ones are oneAPI's
         return re.fullmatch(r"20(?:1[89]|20)\.\d-\d{3}", version) is not None
     if not _is_well_formed(version, known, component):
@@ -343,7 +342,9 @@ def _with_node_version(facts: Facts, values: Mapping[str, Any]) -> tuple[Facts, 
 
 
 def _is_next_release(asked: str, known: list[str]) -> bool:
-    """A date (`20261009`), at most a year after the newest; or one of the next three minors, or a patch."""
+    """A date (`20261009`), at most a year after the newest; or a patch, one of the next three minors, or of the next
+    major's first four.
+    """
     newest = max(known, key=parts)
     if re.fullmatch(r"20\d{6}", newest):
         try:
@@ -352,9 +353,14 @@ def _is_next_release(asked: str, known: list[str]) -> bool:
             return False
         last = datetime.date.fromisoformat(newest) + datetime.timedelta(days=365)
         return day is not None and datetime.date.fromisoformat(min(known)) < day <= last
-    if asked.count(".") != newest.count(".") or not at_least(asked, newest) or parts(asked)[0] != parts(newest)[0]:
+    if asked.count(".") != newest.count(".") or not at_least(asked, newest):
         return False
-    return parts(asked)[1] <= parts(newest)[1] + 3 and max(parts(asked)) <= max(100, *parts(newest)) + 10
+    major, minor = parts(asked)[0] - parts(newest)[0], parts(asked)[1]
+    return (
+        major <= 1
+        and minor <= (3 if major else parts(newest)[1] + 3)
+        and max(parts(asked)) <= max(100, *parts(newest)) + 10
+    )
 
 
 def _described(facts: Facts, values: Mapping[str, Any]) -> list[Unknown]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
-from gpu_ami.recipes.facts import ARCHITECTURES, Row, at_least, at_most
+from gpu_ami.recipes.facts import ARCHITECTURES, Row, at_least, at_most, parts
 from gpu_ami.recipes.rules.component import OwnLog
 from gpu_ami.recipes.rules.driver import BOTH_MODULES, apart_by_driver
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext
@@ -100,7 +100,16 @@ def node_has_version(context: ResolveContext, _chosen: Assignment) -> Iterator[C
             else f"{label} {context.node_version} is unknown"
         )
         text = f"{problem}; node {context.node_name} supports {', '.join(known)}"
+        if context.node_version is not None and parts(context.node_version) > parts(list(known)[-1]):
+            text = f"{text}. If there is such a release, {_row_of_node(context)}"
         yield Conflict("node_version", text, context.node["source"], nearest=f"node_version {list(known)[-1]}")
+
+
+def _row_of_node(context: ResolveContext) -> str:
+    """How the row of a release of a node family gets into a site."""
+    if context.node_name == "eks":
+        return f"gpu-ami facts --add eks {context.node_version} --set source=… writes its row into site/facts/"
+    return "add its row to site/facts/node_families.yml (docs/site.md)"
 
 
 def kernel_is_there(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
@@ -286,6 +295,18 @@ def namespace_is_not_reserved(context: ResolveContext, _chosen: Assignment) -> I
             yield Conflict(f"{section}.namespace", text, source, nearest=f"{own}, or a name of your own")
 
 
+def log_groups_are_not_reserved(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    own = {(section, "log_group"): usual.group for section, usual in _own_logs(context).items()}
+    events = "/ec2/accelerated/accel-event"
+    keys = {("telemetry", "raw_log_group"): f"{events}-log", ("telemetry", "json_log_group"): f"{events}-json", **own}
+    for (section, key), usual in keys.items():
+        group = str(context.values[section][key])
+        if group.startswith("aws/"):
+            text = f"{key} is {group}: CloudWatch Logs creates no group whose name begins with aws/"
+            source = "https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_CreateLogGroup.html"
+            yield Conflict(f"{section}.{key}", text, source, nearest=f"/{group}, or {usual}")
+
+
 # Checked once: they do not depend on the chosen versions.
 IMAGE_RULES = (
     types_are_built_for,
@@ -303,6 +324,7 @@ IMAGE_RULES = (
     hygiene_is_last,
     event_parser_is_there,
     namespace_is_not_reserved,
+    log_groups_are_not_reserved,
 )
 
 

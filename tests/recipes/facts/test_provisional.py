@@ -52,6 +52,10 @@ def plan(text: str, facts: Facts = FACTS) -> dict[str, Any]:
         ("cuda", "31.0", False),
         ("cuda", "13.0.3", True),
         ("cuda", "12.7.1", False),
+        ("cuda", "13.6.1", True),  # an update of a toolkit that is unknown itself
+        ("cuda", "14.0.0", True),
+        ("cuda", "13.30.1", False),
+        ("cuda", "13.6.10", False),
         ("nccl", "2.34.1", True),
         ("nccl", "2.12.12", True),  # released, and of no row
         ("nccl", "2.28.8", False),
@@ -112,6 +116,17 @@ def test_with_their_rows_nothing_of_them_is_unverified() -> None:
             "support ended on 2026-07-23",
         ),
         ("node: eks\nos: al2023\nnode_version: '1.73'\nnvidia_driver: {version: '580'}\n", "1.73 is unknown"),
+        (
+            "node: eks\nos: al2023\nnode_version: '1.41'\nnvidia_driver: {version: '580'}\n",
+            "gpu-ami facts --add eks 1.41",
+        ),
+        ("node: eks\nos: al2023\nnode_version: '3.0'\nnvidia_driver: {version: '580'}\n", "3.0 is unknown"),
+        (
+            "node: parallelcluster\nnode_version: 4.7.0\nnvidia_driver: {version: '620'}\n",
+            "add its row to site/facts/node_families.yml",
+        ),
+        # Between known branches, and newer than the list of releases: nobody says that there is no such release.
+        ("nvidia_driver: {version: 605.44.01}\n", "gpu-ami facts --add nvidia_driver 605.44.01"),
         ("nvidia_driver: {version: '640'}\n", "planned, as unverified, if its whole version is named, as in 620.70.06"),
         ("nvidia_driver: {version: '580'}\ncuda: {version: '14.0'}\n", "cannot run CUDA 14.0: needs ≥ 620.70.06"),
         ("instance_types: [p7.48xlarge]\nnvidia_driver: {version: '620'}\n", "`gpu-ami plan --where FILE`"),
@@ -153,6 +168,9 @@ def test_typing_errors_and_what_is_known_are_refused(recipe: str, text: str) -> 
         ),
         ("node: eks\nos: al2023\nnode_variant: nvidia\nnode_version: '1.39'\n", {"node_version": "1.39"}),
         ("node: dlami\nnode_version: '20261201'\n", {"node_version": "20261201"}),
+        ("node: parallelcluster\nnode_version: 4.0.0\nnvidia_driver: {version: '620'}\n", {"node_version": "4.0.0"}),
+        ("nvidia_driver: {version: '620'}\ncuda: {version: 13.6.1}\n", {"cuda": "13.6.1"}),
+        ("nvidia_driver: {version: '620'}\ncuda: {version: 14.0.0}\n", {"cuda": "14.0.0"}),
         (
             "os: al2023\ninstance_types: [p6e-gb200.36xlarge]\narchitecture: arm64\n"
             "nvidia_driver: {version: 625.10.02}\ncuda: {version: 13.5.2}\nnccl: {version: 2.33.0}\nimex: {}\n",

@@ -51,6 +51,8 @@ NEURON = "neuron: {version: 2.26.1}\ntelemetry: {profile: neuron}"
          context("roles: [neuron_monitor, drain_hook]"), "roles", "neuron_monitor uses modules of event_parser"),
         (rules.namespace_is_not_reserved, context("telemetry: {namespace: AWS/EC2}"),
          context("telemetry: {namespace: AWSome}"), "telemetry.namespace", "namespace AWS/EC2: CloudWatch reserves"),
+        (rules.log_groups_are_not_reserved, context("telemetry: {raw_log_group: aws/x}"),
+         context("telemetry: {raw_log_group: /aws/x}"), "telemetry.raw_log_group", "raw_log_group is aws/x"),
     ],
 )  # fmt: skip
 def test_rule_refuses_one_recipe_and_accepts_the_other(
