@@ -17,7 +17,7 @@ from gpu_ami.events import catalogue
 from gpu_ami.events.reader import parser_module
 
 
-@pytest.mark.parametrize("code", range(1, 178))
+@pytest.mark.parametrize("code", range(1, 183))
 def test_every_xid_can_be_explained(code: int) -> None:
     explanation = catalogue.explain(str(code))
     assert explanation.name and explanation.severity and explanation.ec2_meaning and explanation.sources

@@ -237,6 +237,20 @@ def test_a_call_that_needs_a_reset_has_a_step(tmp_path: Path, capsys: pytest.Cap
         ("NVRM: confComputeConstructEngine_IMPL: CPU does not support confidential compute.", "driver"),
         ("NVRM: GPU at PCI:0000:00:1e: GPU-12345678-1234-1234-1234-123456789abc", ""),
         ("NVRM: cpuidInfoAMD: Unrecognized AMD processor in cpuidInfoAMD", "driver"),
+        ("NVRM: Persistence mode is deprecated and will be removed in a future release. Please use it", "driver"),
+        ("NVRM: gpumgrCheckRmFirmwarePolicy: Disabling GSP offload -- GPU not supported", "driver"),
+        # open-gpu-kernel-modules 595.45.04: nv.c, nv-pci.c, osinit.c, linux_nvswitch.c
+        ("NVRM: None of the NVIDIA devices were initialized.", "driver_error"),
+        ("NVRM: Can't find an IRQ for your NVIDIA card!", "driver_error"),
+        ("NVRM: This can occur when another driver was loaded and", "driver_error"),
+        ("NVRM: GPU 0000:00:1e.0: GPU does not have the necessary power cables connected.", "driver_error"),
+        ("NVRM: GPU 0000:00:1e.0: Device is currently unavailable", "driver_error"),
+        ("nvidia-nvswitch0: Failed to initialize device : -5", "driver_error"),
+        ("nvidia-nvswitch0: Interrupts disabled to avoid a storm", "driver_error"),
+        ("nvidia-nvswitch: Version mismatch, kernel version 535.129.03 user version 535.161.07", "driver_error"),
+        ("nvidia-nvswitch2: open (major=510)", ""),
+        ("nvidia 0000:00:1e.0: Unable to change power state from D3cold to D0, device inaccessible", "pcie"),
+        ("nvme 0000:00:1f.0: Unable to change power state from D3cold to D0, device inaccessible", ""),
     ],
 )
 def test_lines_of_the_driver_are_told_apart(line: str, kind: str) -> None:

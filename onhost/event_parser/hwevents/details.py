@@ -27,7 +27,15 @@ _MMU = re.compile(
     r"Ch(?:annel)? (?:ID )?(?P<channel>[0-9a-fA-Fx]+)(?:, intr (?P<intr>[0-9a-fA-F]+))?\. MMU Fault: ENGINE (?P<engine>.+?)"
     r" faulted @ 0x(?P<hi>[0-9a-fA-F]+)_(?P<lo>[0-9a-fA-F]+)\. Fault is of type (?P<type>\w+) (?P<access>ACCESS_TYPE_\w+)"
 )
-_ROW = re.compile(r"(?:Row Remapper: New row|Row Remapper Error:|DRAM Retirement)")
+_ROW = re.compile(r"(?:(?:Row|Bank) Remapper: |Row Remapper Error:|DRAM Retirement)")
+# What a reset activates, of rows, banks, channels and slices: words of ras_events.c (615.71.09), also in Xids that report a failure:
+# `Attempting to remap a row that is already pending remapping. Remapping will occur when the GPU is reset`.
+_PENDING = re.compile(
+    r"reset gpu to activate|will occur when the GPU is reset|due to pending (?:row|bank) remap\b|due to pending LTS swap\b"
+)
+_REPAIR = re.compile(
+    r"\bMarking (?P<unit>Channel|LTS) .*?\b(?:Perform (?P<activation>[A-Za-z ]{1,30}) to activate repair|(?:Reboot|Reset) Required)"
+)
 _NVLINK = re.compile(
     r"NVLink: (?:fatal error detected|Link training failed) (?:on|for) links? (?P<link>\d{1,3})\b(?:[\d ]{0,80}\((?P<words>[^)]*)\))?"
 )
@@ -98,13 +106,21 @@ def _gsp(message: str) -> Optional[Dict[str, Any]]:
 
 
 def _remap(message: str) -> Optional[Dict[str, Any]]:
-    match = _ROW.search(message)
-    return {"reset_pending": "reset gpu to activate" in message} if match else None
+    return {"reset_pending": _PENDING.search(message) is not None} if _ROW.search(message) else None
+
+
+def _repair(message: str) -> Optional[Dict[str, Any]]:
+    """Xid 160: a memory channel or an L2 slice that is replaced at the next reset or reboot."""
+    match = _REPAIR.search(message)
+    if match is None:
+        return None
+    activation = match.group("activation")
+    return {"unit": match.group("unit"), "reset_pending": True, **({"activation": activation} if activation else {})}
 
 
 _FAMILIES = {
     13: _graphics, 31: _mmu, 63: _remap, 64: _remap, 74: _nvlink, 94: containment, 95: containment,
-    119: _gsp, 136: _nvlink, 137: _mmu, 154: recovery,
+    119: _gsp, 136: _nvlink, 137: _mmu, 154: recovery, 160: _repair, 177: _remap,
 }  # fmt: skip
 
 

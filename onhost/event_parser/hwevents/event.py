@@ -14,6 +14,7 @@ from .programs import StackError
 
 _NVLINK5 = range(144, 151)
 _PREEMPTIVE_CLEANUP = 45
+_RETIREMENT_FAILURE = 64
 _CHANNEL_RETIREMENT = 160
 _RECOVERY_ACTION_CHANGED = 154
 _KEPT = 1024
@@ -56,7 +57,12 @@ class Builder:
         meaning = self._from_message(fact, meaning, extracted, driver)
         event = self._event("xid", moment, fact.code, meaning, driver)
         event.update(
-            pci=fact.pci, pci_raw=fact.pci_raw, mig_gi=fact.mig_gi, mig_ci=fact.mig_ci, pid=fact.pid, process=fact.process
+            pci=fact.pci,
+            pci_raw=fact.pci_raw,
+            mig_gi=fact.mig_gi,
+            mig_ci=fact.mig_ci,
+            pid=fact.pid,
+            process=fact.process,
         )
         self._put_action(event, meaning.action)
         _put_message(event, fact.message)
@@ -146,7 +152,9 @@ class Builder:
     ) -> Dict[str, Any]:
         event = {"time": None, "schema": SCHEMA, "kind": kind, "code": code, "name": meaning.name}  # type: Dict[str, Any]
         event.update(severity=meaning.severity, action=meaning.action, decided_by=meaning.decided_by)
-        event.update(ec2_action=None, ec2_meaning=None)  # keeps the order of the members; filled when the address is known
+        event.update(
+            ec2_action=None, ec2_meaning=None
+        )  # keeps the order of the members; filled when the address is known
         event.update(moment.fields)
         event.update(origin=moment.origin, driver=driver, catalogue=self.catalogue.version)
         return event
@@ -156,17 +164,21 @@ class Builder:
         event.update(ec2_action=action.ec2, ec2_meaning=action.instructions(event["pci"]))
 
     def _from_message(self, fact: Xid, meaning: Meaning, extracted: Dict[str, Any], driver: Optional[str]) -> Meaning:
-        """Severity and action where the message says more than the code: 144 to 150, 154, 160, 45, 94 and 95."""
+        """Severity and action where the message says more than the code: 45, 64, 94, 95, 144 to 150, 154 and 160."""
         decided = None  # type: Optional[Tuple[str, str]]
         if fact.code == _RECOVERY_ACTION_CHANGED:
-            _, severity, action = details.RECOVERY_ACTIONS.get(extracted.get("to", -1), ("", "warning", "CONTACT_SUPPORT"))
+            _, severity, action = details.RECOVERY_ACTIONS.get(
+                extracted.get("to", -1), ("", "warning", "CONTACT_SUPPORT")
+            )
             decided = (severity, action)
         elif fact.code in _NVLINK5 and meaning.severity == "decode":
             decided = self._decode_nvlink5(fact, extracted, driver)
         elif fact.code == _PREEMPTIVE_CLEANUP:
             decided = ("app", "WORKFLOW_XID_45") if fact.caused_by is None else ("info", "IGNORE")
-        elif fact.code == _CHANNEL_RETIREMENT and "Reboot Required" in fact.message:
+        elif fact.code == _CHANNEL_RETIREMENT and extracted.get("reset_pending"):
             decided = ("critical", "SCHEDULE_RESET")
+        elif fact.code == _RETIREMENT_FAILURE and extracted.get("reset_pending"):
+            decided = ("warning", "SCHEDULE_RESET")  # not out of spare rows: what it needs is already noted
         elif extracted.get("reset_required"):
             decided = ("critical", "RESET_GPU")
         elif extracted.get("deferred_reset") and meaning.action == "RESTART_APP":

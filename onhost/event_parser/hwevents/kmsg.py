@@ -21,7 +21,9 @@ _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _HEADER_FIELDS = 4
 # One pass over the record: eight tests for a substring take twice as long. No alternative begins with what most records
 # have many of, a space or a colon: at each of them the search tries all.
-_MAY_HOLD = re.compile(rb"NVRM|SXid|NEURON_HW_ERR=|neuron:|AER|PCIe Bus|DPC|failed with error ").search
+_MAY_HOLD = re.compile(
+    rb"NVRM|SXid|NEURON_HW_ERR=|neuron:|AER|PCIe Bus|DPC|failed with error |change power state from "
+).search
 
 
 class Record(NamedTuple):

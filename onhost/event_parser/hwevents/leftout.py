@@ -8,15 +8,23 @@ from typing import Dict, List
 from . import programs
 
 QUOTED, BY_PROGRAM, UNREAD = "quoted", "by_program", "unread"
-CUT, FORMAT, DRIVER, REPEATED, CONSEQUENCE, FOLLOW_UP = "cut", "format", "driver", "repeated", "consequence", "follow_up"
+CUT, FORMAT, DRIVER, REPEATED, CONSEQUENCE, FOLLOW_UP = (
+    "cut",
+    "format",
+    "driver",
+    "repeated",
+    "consequence",
+    "follow_up",
+)
 OVERLONG, DRIVER_ERROR, PCIE, PROGRAM = "overlong", "driver_error", "pcie", "program_error"
 _KEPT = 1000
 # "Xid 79", "Xid: 79", "Xid=79", "XID error 79", and the driver's own form.
 _NAMES_AN_EVENT = re.compile(r"\bS?X[Ii][Dd]\b(?:\s*[:(]|[\s=#]*(?:(?:error|code|event)s?\s*[:=#]?\s*)?\d{1,10}(?!\w))")
 # What the driver says of a failure, in lines that are no event.
 _FAILURE = re.compile(
-    r"(?i)\b(?:fail(?:s|ed|ure|ures|ing)?|time(?:d)? ?-?out|timeouts?|errors?|cannot|could not|unable|no NVIDIA|not called|"
-    r"not responding|fallen|fatal|hang|hung|corrupt\w*|lost)\b|[a-z]Timeout|TimedOut|[a-z](?:Error|Failed)"
+    r"(?i)\b(?:fail(?:s|ed|ure|ures|ing)?|time(?:d)? ?-?out|timeouts?|errors?|cannot|can't|could not|unable|no NVIDIA|not called|"
+    r"not responding|fallen|fatal|hang|hung|corrupt\w*|lost|invalid|mismatch|storm|aborting|ignoring|unavailable|crash\w*|locked|"
+    r"panic|None of the NVIDIA|another driver|not initialized|power cables|conflicting)\b|[a-z]Timeout|TimedOut|[a-z](?:Error|Failed)"
 )
 # The text of /proc/driver/nvidia/version, and a command that a person typed and pasted with its output: no message.
 _NO_MESSAGE = re.compile(
@@ -47,6 +55,11 @@ class LeftOut:
             self.add(PROGRAM, number)
         elif "NVRM" in text or "SXid" in text:
             self.add(UNREAD, number)
+
+    def add_switch(self, text: str, number: int) -> None:
+        """A line of the NVSwitches' driver that is no SXid: it prints one for each program that opens a switch, too."""
+        if _FAILURE.search(text):
+            self.add(DRIVER_ERROR, number)
 
     def add_driver(self, text: str, number: int) -> None:
         """A line of the driver that is no event."""

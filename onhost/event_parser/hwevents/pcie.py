@@ -12,15 +12,25 @@ from .pci import PCI, normalise_pci
 
 _SOURCE = r"(?:pcieport|nvidia(?:-\w+)?|vfio-pci|aer|pci) (?P<pci>" + PCI + r"): "
 _RECEIVED = re.compile(
-    _SOURCE + r"(?:AER: )?(?:Multiple )?(?P<severity>Corrected|Correctable|Uncorrect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
+    _SOURCE
+    + r"(?:AER: )?(?:Multiple )?(?P<severity>Corrected|Correctable|Uncorrect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
     r" error (?:message )?received(?:(?: from|:) (?P<from>" + PCI + r"))?"
 )
 _BUS_ERROR = re.compile(
-    _SOURCE + r"(?:AER: )?PCIe Bus Error: severity=(?P<severity>[A-Z][a-z]+(?: \([A-Za-z -]{1,20}\))?)(?:, type=(?P<type>[A-Za-z ]{1,40}))?"
+    _SOURCE
+    + r"(?:AER: )?PCIe Bus Error: severity=(?P<severity>[A-Z][a-z]+(?: \([A-Za-z -]{1,20}\))?)(?:, type=(?P<type>[A-Za-z ]{1,40}))?"
 )
 _CONTAINED = re.compile(_SOURCE + r"(?:AER: )?DPC: (?:containment event|unmasked uncorrectable error detected)")
 _NO_DRIVER = re.compile(r"nvidia(?:-\w+)? (?P<pci>" + PCI + r"): (?:device has no AER-aware driver|AER: can't recover)")
-_BRIDGE = re.compile(r"(?:pcieport|pci) (?P<pci>" + PCI + r"): PCI bridge to \[bus (?P<first>[0-9a-f]{2})(?:-(?P<last>[0-9a-f]{2}))?\]")
+# The GPU does not answer to a read of its configuration (Linux, drivers/pci/pci.c): its loss mostly follows.
+_INACCESSIBLE = re.compile(
+    r"nvidia(?:-\w+)? (?P<pci>"
+    + PCI
+    + r"): (?:Unable to|can't) change power state from \w{1,8} to D0\b.{0,3}(?:device |config space )inaccessible"
+)
+_BRIDGE = re.compile(
+    r"(?:pcieport|pci) (?P<pci>" + PCI + r"): PCI bridge to \[bus (?P<first>[0-9a-f]{2})(?:-(?P<last>[0-9a-f]{2}))?\]"
+)
 
 
 class PcieError(NamedTuple):
@@ -45,7 +55,7 @@ PcieFact = Union[PcieError, Bridge]
 
 def may_hold(raw: bytes) -> bool:
     """A fast test for errors; bridges are printed at boot, and live the kernel's tree says more."""
-    return b"AER" in raw or b"PCIe Bus" in raw or b": DPC" in raw
+    return b"AER" in raw or b"PCIe Bus" in raw or b": DPC" in raw or b" change power state from " in raw
 
 
 def may_hold_bridge(raw: bytes) -> bool:
@@ -54,7 +64,7 @@ def may_hold_bridge(raw: bytes) -> bool:
 
 def parse_pcie(text: str) -> Optional[PcieFact]:
     """None for most lines, and for the lines that only detail an error."""
-    for pattern in (_RECEIVED, _BUS_ERROR, _CONTAINED, _NO_DRIVER):
+    for pattern in (_RECEIVED, _BUS_ERROR, _CONTAINED, _NO_DRIVER, _INACCESSIBLE):
         match = pattern.match(text)
         if match:
             return _error(match, text)
@@ -71,7 +81,7 @@ def _error(match: "re.Match[str]", text: str) -> PcieError:
     device = normalise_pci(source) if source else ""
     if device.endswith(":00:00.0") or device == normalise_pci(fields["pci"]):
         device = ""  # the root complex stands for a source that the port does not know
-    default = "Uncorrected" if match.re is _CONTAINED else ""
+    default = {_CONTAINED: "Uncorrected", _INACCESSIBLE: "device inaccessible"}.get(match.re, "")
     message = re.sub(r"^\S+ \S+: (?:AER: )?", "", text).strip()[:200]
     return PcieError(normalise_pci(fields["pci"]), device, fields.get("severity") or default, message)
 

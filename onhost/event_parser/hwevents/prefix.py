@@ -59,7 +59,7 @@ _PROGRAM_STAMP = re.compile(
     re.ASCII,
 )
 _DRIVER_TEXT = re.compile(
-    r"(?<![^\s>\])}|,;:])(?:NVRM:|(?:nvidia-)?nvswitch\d{1,4}:|NEURON_HW_ERR=|neuron:\w{1,64}: |nvidia: probe of |"
+    r"(?<![^\s>\])}|,;:])(?:NVRM:|nvidia-nvswitch\d{0,4}:|nvswitch\d{1,4}:|NEURON_HW_ERR=|neuron:\w{1,64}: |nvidia: probe of |"
     r"(?:pcieport|pci|aer|vfio-pci|nvidia(?:-\w+)?) [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]: )"
 )
 _LEVEL_WORD = re.compile(

@@ -24,7 +24,12 @@ _PRINTED_ANSI = re.compile(
 )
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u200e\u200f"), "")
 # Punctuation that input methods and word processors put in place of the driver's.
-_PLAIN = dict(zip(map(ord, "\uff08\uff09\uff1a\uff0c\uff1d\uff1c\uff1e\uff3b\uff3d\u2018\u2019\u201a\u00b4\u3000"), "():,=<>[]" + "'" * 4 + " "))
+_PLAIN = dict(
+    zip(
+        map(ord, "\uff08\uff09\uff1a\uff0c\uff1d\uff1c\uff1e\uff3b\uff3d\u2018\u2019\u201a\u00b4\u3000"),
+        "():,=<>[]" + "'" * 4 + " ",
+    )
+)
 _ESCAPED = re.compile(r"\\([\[\]()_*<>#.`~|{}-])")
 _QUOTED_PRINTABLE = re.compile(r"=([0-9A-F]{2})")
 _FIRST = re.compile(
@@ -36,6 +41,7 @@ _FIRST = re.compile(
     r"|[\"'\u201c\u201d\u2018\u2019\u00ab\u201e]|[bru]{1,2}(?=[\"'])|\[(?=[\"'])"  # strings and lists of strings
     r"|(?:[\w.@/+~-]*/)?[\w.@+~-]+\.(?:log|txt|gz|out|dmesg|messages|\d)[:-](?:\d{1,8}[:-])?"  # grep in files
     r"|\[\d{1,2}:\d\d(?::\d\d)?(?: ?[AaPp]\.?[Mm]\.?)?\](?=\s)"  # chats
+    r"|(?:ok|changed|fatal|failed|skipping): \[[^\]]{1,200}\](?: =>)? \(item=(?=\[)"  # Ansible, a line of a loop
     r"|(?:ok|changed|fatal|failed): \[[^\]]{1,200}\](?::| =>)[^{]{0,40}(?=\{)|(?:data|payload|json)\s*[:=]\s*(?=\{)"  # Ansible, event streams
     r"|[\w.-]+\[\d[\d,-]*[,-]\d+\][\w.-]*:\s|\[\d+,\d+\](?:<std(?:out|err)>)?:\s?"  # clush, mpirun
     r"|(?:dmesg|messages|syslog|kern)[:-](?:\d{1,8}[:-])?"
@@ -44,12 +50,21 @@ _FIRST = re.compile(
     re.ASCII,
 )
 _LAST = re.compile(
-    r"(?:\s*(?:[\"'\u201c\u201d\u2019\u00bb],?|[*_~`]{1,4}|\}\}|\{(?:code|noformat|quote)\}|[|\u2502]{1,2}|\\n|\\|,(?=$)|(?<=[\"'])\]))+\s*$"
+    r"(?:\s*(?:[\"'\u201c\u201d\u2019\u00bb],?|[*_~`]{1,4}|\}\}|\{(?:code|noformat|quote)\}|[|\u2502]{1,2}|\\n|\\|,(?=$)|(?<=[\"'])\]|\) => \{.*))+\s*$"
 )
 _STRING = re.compile(r"\s*(?:[bru]{1,2})?[\"'\u201c\u201e\u2018\u00ab\[]")
 # A line without a time or the kernel's tag behind a string's quote is source code, or a sentence.
 _BARE = re.compile(r"(?:NVRM:|(?:nvidia-)?nvswitch\d|nvidia:)")
-_OUTPUT_KEYS = ("stdout", "stdout_lines", "StandardOutputContent", "StandardOutput", "Output", "ConsoleOutput", "dmesg", "kernel_log")
+_OUTPUT_KEYS = (
+    "stdout",
+    "stdout_lines",
+    "StandardOutputContent",
+    "StandardOutput",
+    "Output",
+    "ConsoleOutput",
+    "dmesg",
+    "kernel_log",
+)
 
 
 def was_changed(text: str) -> bool:

@@ -30,6 +30,8 @@ _JOURNAL_START = re.compile(r"__CURSOR=|\S.* \[s=[0-9a-f]{32};")
 _OBJECT_START = re.compile(r"\s*(?:\}\s*,\s*)?(?:\"[^\"]*\"\s*:\s*)?(?:\[\s*)?\{\s*$")
 _OBJECT_LINE = re.compile(r"\s*(?:[\"{}\[\],]|$)")
 _LATER = re.compile(r"[^ \t].{0,80}?[ \t]{8}[ \t]*(?P<text>NVRM:.*)")
+# A record behind another one. No process can have such a name: 15 bytes.
+_GLUED = re.compile(r"(?<=\S)[ \t]{0,4}(?=\[ {0,5}\d{1,8}\.\d{6}\] (?:NVRM: |nvidia-nvswitch\d{1,3}: ))")
 _BINARY_FIELD = re.compile(r"_{0,2}[A-Z][A-Z0-9_]{0,63}$")
 _BINARY_LIMIT = 1 << 20
 _JOURNAL_FIELD = re.compile(r"\s*(?P<name>_{0,2}[A-Z][A-Z0-9_]*)=(?P<value>.*)", re.DOTALL)
@@ -213,6 +215,16 @@ class TextParser:
         return lines
 
     def _read(self, text: str) -> List[Item]:
+        """The kernel's lines in a line of the file: several where a console or a paste lost the line feed between them."""
+        if self._quoted and text.count("] N") + text.count("] n") > 1:
+            start = 0
+            for glued in _GLUED.finditer(text):
+                lines = [item for item in parse_text(text[start : glued.start()]) if isinstance(item, Line)]
+                if lines:
+                    return lines + self._read(text[glued.end() :])
+        return self._read_one(text)
+
+    def _read_one(self, text: str) -> List[Item]:
         self._is_indented = text[:1] in (" ", "\t")
         items = list(read_quoted(text)) if self._quoted and was_changed(text) else []  # type: List[Item]
         items = items or parse_text(text) or self._read_program(text)
@@ -307,6 +319,8 @@ class TextParser:
         elif fact is None:
             if line.text.startswith("NVRM"):
                 self.left_out.add_driver(line.text, number)
+            elif line.text.startswith(("nvidia-nvswitch", "nvswitch")):
+                self.left_out.add_switch(line.text, number)
             else:
                 self.left_out.add_unread(line.text, number)
         elif isinstance(fact, PcieError):
