@@ -257,7 +257,7 @@ _TOTAL_FAILURES = (
     (r"Insufficient [Pp]ermissions|required permissions|NVML: Unknown Error", "driver",
      "NVML may not open the device nodes of the GPUs",
      "Look at `ls -l /dev/nvidia*`; restart a container (after `systemctl daemon-reload` it lost its devices), else "
-     "run `nvidia-modprobe -c 0 -u`"),
+     "run `nvidia-modprobe -c 255 -c 0`"),
     (r"Failed to initialize NVML|NVIDIA-SMI has failed", "driver",
      "NVML cannot be initialised",
      "Look at `dmesg | grep -iE 'nvidia|NVRM'` and `ldconfig -p | grep libnvidia-ml`, and reboot"),
@@ -401,9 +401,10 @@ def _nodes(machine: Machine, minors: Dict[str, str]) -> Iterator[Finding]:
         wanted.append(("/dev/nvidiactl", "NVIDIA driver"))
     for path, subject in wanted:
         if not os.path.exists(machine.root + path):
-            do = "Run `nvidia-modprobe -c %s -u` as root, or restart nvidia-persistenced; until then it cannot be used"
+            # Not with -u: it then replaces /dev/nvidia-uvm by one of that number (NVIDIA/nvidia-modprobe 610.43.03).
             number = path[len("/dev/nvidia") :]
-            do %= number if number.isdigit() else "0"
+            do = "Run `nvidia-modprobe -c %s` as root, or restart nvidia-persistenced; until then it cannot be used"
+            do %= number if number.isdigit() else "255"
             yield Finding("action", subject, "the device node %s is missing" % path, "driver", do)
 
 
@@ -459,7 +460,8 @@ def _trouble_of_unit(state: Record) -> str:
             "" if seconds is None or seconds < 0 else ", for %.0f s" % seconds, state.get("SubState"),
             ", limit " + limit if limit else "",
         )  # fmt: skip
-    if state.get("LoadState") == "masked" or state.get("ConditionResult") == "no" or is_oneshot:
+    skipped = state.get("ConditionResult") == "no" or state.get("Result") == "exec-condition"  # systemd.exec(5)
+    if state.get("LoadState") == "masked" or skipped or is_oneshot:
         return ""
     if active == "inactive" and state.get("UnitFileState") == "enabled":
         return "it is enabled and not running"

@@ -60,7 +60,7 @@ FAILURES = (
     Failure("gpu-off-the-bus", (("GPUs", "shows 3 of the 4 that its instance type has", "Stop and start"),)),
     Failure(
         "a device node is gone",
-        (("GPU 0000:", "the device node /dev/nvidia3 is missing", "`nvidia-modprobe -c 3 -u`"),),
+        (("GPU 0000:", "the device node /dev/nvidia3 is missing", "`nvidia-modprobe -c 3`"),),
         "mv /dev/nvidia3 /dev/kept3",
         "mv /dev/kept3 /dev/nvidia3",
     ),

@@ -363,6 +363,17 @@ def test_installation_and_number_of_gpus(bench: Bench, what: str, subject: str, 
     assert (subject, kind) in found
 
 
+def test_step_for_a_missing_node_makes_that_node(bench: Bench) -> None:
+    """With -u, nvidia-modprobe would replace /dev/nvidia-uvm: tests/replicas/test_nvidia_modprobe.py."""
+    board(bench)
+    for name in ("nvidia1", "nvidiactl"):
+        (bench.root / "dev" / name).unlink()
+    found = {one["subject"]: one["do"] for one in bench.diagnose()["findings"] if "device node" in one["text"]}
+    assert found.keys() == {"GPU 0000:1c:00.0", "NVIDIA driver"}
+    assert found["GPU 0000:1c:00.0"].startswith("Run `nvidia-modprobe -c 1` as root")
+    assert found["NVIDIA driver"].startswith("Run `nvidia-modprobe -c 255` as root")
+
+
 def test_promised_numbers_are_those_of_the_facts() -> None:
     types = load_facts().tables["instance_types"]["instance_types"]
     gpus = {name: row["gpu"] for name, row in types.items() if row.get("gpu")}

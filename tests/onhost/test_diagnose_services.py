@@ -118,6 +118,9 @@ def test_silent_parser_and_agent_are_findings(bench: Bench) -> None:
         ("nvidia-persistenced.service", {"ActiveState": "failed", "Result": "exit-code"}, "it failed (exit-code)"),
         ("nvidia-fabricmanager.service", {"ActiveState": "inactive"}, "it is enabled and not running"),
         ("nvidia-imex.service", {"ActiveState": "inactive", "ConditionResult": "no"}, ""),
+        # ExecCondition of roles imex and dcgm, and of EKS's newer NVIDIA AMIs for the fabric manager.
+        ("nvidia-imex.service", {"ActiveState": "inactive", "Result": "exec-condition"}, ""),
+        ("nvidia-fabricmanager.service", {"ActiveState": "inactive", "Result": "exec-condition"}, ""),
         ("nvidia-cdi-refresh.service", {"ActiveState": "inactive", "Type": "oneshot"}, ""),
         ("nvidia-cdi-refresh.service", {"ActiveState": "failed", "Result": "timeout"}, "it failed (timeout)"),
         ("nvidia-persistenced.service", {"LoadState": "not-found", "ActiveState": "inactive"}, ""),
