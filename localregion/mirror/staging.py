@@ -24,6 +24,10 @@ _LIBRARY = (
     "-shared", "-fPIC", "-O2", "-s", "-nostdlib", "-ffreestanding", "-fno-builtin", "-fno-stack-protector",
     "-Wall", "-Werror", "-Wl,--build-id=none", "-Wl,--hash-style=both",
 )  # fmt: skip
+_PROGRAM = (
+    "-static", "-no-pie", "-fno-pie", "-O2", "-s", "-nostdlib", "-ffreestanding", "-fno-builtin",
+    "-fno-stack-protector", "-Wall", "-Werror", "-Wl,--build-id=none",
+)  # fmt: skip
 Relation = Literal["depends", "provides", "conflicts"]
 # Of a program that packs or indexes packages. One that works needs less: a busy machine packs 200 MB in minutes.
 PACKING_SECONDS = 900.0
@@ -61,6 +65,10 @@ def stage(
         if _numbers(values["version"]) < _numbers(library.get("since", "0")):
             continue
         _compile(row, library, values, _inside(tree, fill(name, values)), ARCHITECTURES[architecture])
+    for name, source in row.entry.get("programs", {}).items():
+        _compile_program(row.folder / source, values, _inside(tree, fill(name, values)), ARCHITECTURES[architecture])
+    for name in row.entry.get("setuid", ()):
+        (tree / fill(name, values)).chmod(0o4755)
     normalise(tree)
 
 
@@ -88,7 +96,6 @@ def _compile(
 
     What it needs is compiled beside it for the linker alone, so that its versioned symbols are those of the real one.
     """
-    macros = [f'-D{key.upper()}="{value}"' for key, value in sorted(values.items())]
     command = [architecture.gcc(), *_LIBRARY, *architecture.options, f"-Wl,-soname,{fill(library['soname'], values)}"]
     source = row.folder / library["source"]
     if "exports" in library:
@@ -99,7 +106,7 @@ def _compile(
         if needed:
             _compile(row, needed, values, linked[0], architecture)
         run(
-            [*command, *macros, "-o", path.absolute(), source.name, *linked],
+            [*command, *_macros(values), "-o", path.absolute(), source.name, *linked],
             cwd=source.parent,
             timeout=60,
             error=CloudError,
@@ -107,11 +114,23 @@ def _compile(
     path.chmod(0o755)
 
 
+def _compile_program(source: Path, values: Mapping[str, str], path: Path, architecture: Architecture) -> None:
+    """Compiles a program that needs no libc: it runs on every system of its architecture."""
+    command = [architecture.gcc(), *_PROGRAM, *architecture.options, *_macros(values)]
+    run([*command, "-o", path.absolute(), source.name], cwd=source.parent, timeout=60, error=CloudError)
+    path.chmod(0o755)
+
+
+def _macros(values: Mapping[str, str]) -> list[str]:
+    return [f'-D{key.upper()}="{value}"' for key, value in sorted(values.items())]
+
+
 def normalise(tree: Path) -> None:
-    """Modes 755 and 644 and one time for everything."""
+    """Modes 755, 4755 and 644 and one time for everything."""
     for path in sorted(tree.rglob("*")):
         if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o111 else 0o644)
+            mode = path.stat().st_mode
+            path.chmod(0o755 | mode & 0o4000 if path.is_dir() or mode & 0o111 else 0o644)
         os.utime(path, (SOURCE_DATE_EPOCH, SOURCE_DATE_EPOCH), follow_symlinks=False)
     tree.chmod(0o755)
 
@@ -157,4 +176,6 @@ def _sources(row: Row) -> Iterator[Path]:
     if entry.get("header"):
         yield (row.folder / entry["header"]).parent
     # A source may include files of its folder.
-    yield from sorted({(row.folder / library["source"]).parent for library in entry.get("libraries", {}).values()})
+    compiled = [library["source"] for library in entry.get("libraries", {}).values()]
+    compiled += entry.get("programs", {}).values()
+    yield from sorted({(row.folder / source).parent for source in compiled})

@@ -70,6 +70,8 @@ _PACKAGE: Mapping[str, Kind] = {
     "conffiles": _PATHS,
     "scripts": _PATH,
     "libraries": _by_path(_LIBRARY),
+    "programs": _by_path(_PATH),
+    "setuid": _PATHS,
     "debian": MapOf(r"[a-z0-9.+-]+", "libtool1", _by_path(_PATH)),
 }
 _ARCHIVE: Mapping[str, Kind] = {
@@ -136,6 +138,8 @@ class Entry(TypedDict):
     conffiles: NotRequired[list[str]]
     scripts: NotRequired[str]
     libraries: NotRequired[dict[str, Library]]
+    programs: NotRequired[dict[str, str]]
+    setuid: NotRequired[list[str]]
     debian: NotRequired[dict[str, dict[str, str]]]
     real: NotRequired[str]
     defaults: NotRequired[dict[str, str]]

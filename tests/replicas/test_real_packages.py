@@ -27,7 +27,8 @@ SAMPLES = [
     ("libnvidia-compute-580", "deb"), ("nvidia-dkms-open", "deb"), ("libnvidia-compute", "deb"),
     ("nvidia-kernel-open-dkms", "deb"), ("nvidia-driver-cuda", "deb"), ("nvidia-smi", "deb"),
     ("nvidia-persistenced", "deb"), ("kmod-nvidia-open-dkms", "rpm"), ("kmod-nvidia-latest-dkms", "rpm"),
-    ("nvidia-kmod-common", "rpm"), ("nvidia-driver-cuda", "rpm"), ("nvidia-driver-cuda-libs", "rpm"),
+    ("nvidia-kmod-common", "rpm"), ("nvidia-modprobe", "rpm"), ("nvidia-driver-cuda", "rpm"),
+    ("nvidia-driver-cuda-libs", "rpm"),
     ("nvidia-persistenced", "rpm"), ("nvidia-fabricmanager-550", "deb"), ("nvidia-fabricmanager", "deb"),
     ("nvidia-fabric-manager", "rpm"), ("nvidia-fabricmanager", "rpm"), ("nvidia-container-toolkit", "deb"),
     ("nvidia-container-toolkit", "rpm"), ("nvidia-container-toolkit-base", "deb"),
@@ -95,6 +96,8 @@ def test_files_are_those_of_the_real_package(sample: Sample, tmp_path: Path) -> 
     allowed = sample.names("files")
     extra = {path for path in staged if public(path) and not {path, path.rpartition("/")[2]} & allowed}
     assert extra == set()
+    setuid = {path for path in staged if (tmp_path / path).lstat().st_mode & 0o6000}
+    assert setuid == sample.names("setuid")
     if "libraries" in sample.real:
         assert {path for path in staged if ".so" in path.rpartition("/")[2]} == sample.names("libraries")
 

@@ -78,7 +78,7 @@ def test_vendor_publishes_one_later_driver_with_all_its_parts() -> None:
     """As repositories do after a build: an image that does not hold its packages is refused an upgrade or takes it."""
     related = with_related([_package("kmod-nvidia-open-dkms", "580.178.04-1.amzn2023", "rpm")])
     later = {one.name for one in related if one.full_version == "580.178.05-1.amzn2023"}
-    assert later == {"kmod-nvidia-open-dkms", "nvidia-kmod-common"}
+    assert later == {"kmod-nvidia-open-dkms", "nvidia-kmod-common", "nvidia-modprobe"}
     assert not [one for one in related if one.version == "580.178.06"]
     assert [one.full_version for one in related if one.name == "dkms"] == ["3.4.1-1.amzn2023"]
 
