@@ -11,11 +11,14 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sqlite3
 import struct
 import subprocess
 import sys
+import tempfile
 import uuid
+from contextlib import closing
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 from urllib.parse import quote
 
@@ -149,7 +152,7 @@ def rpm_file(tree: Tree) -> Optional[Tuple[str, List[Record]]]:
         if os.path.isfile(real):
             try:
                 return "rpm (" + path + ")", list(rpm_packages(rpm_headers(real), locks(tree)))
-            except (sqlite3.Error, struct.error, ValueError, IndexError) as error:
+            except (sqlite3.Error, struct.error, ValueError, IndexError, OSError) as error:
                 return "", [{"error": "%s: %s" % (path, error)}]
     return None
 
@@ -180,9 +183,24 @@ def rpm_packages(rows: Iterable[Sequence[str]], held: Sequence[str]) -> Iterator
 def rpm_headers(path: str) -> Iterator[List[str]]:
     """Rows of RPM_TAGS of rpm's database: each row's blob is a header (rpm.org, "Package format").
 
-    Opened as immutable: it may be on a read-only file system.
+    Opened as immutable: it may be on a read-only file system. Beside a log of what was not yet written into it (the
+    build's machine was stopped soon after rpm), a copy of both is read.
     """
-    with sqlite3.connect("file:" + path.replace("?", "%3f").replace("#", "%23") + "?immutable=1", uri=True) as database:
+    log = path + "-wal"
+    if not (os.path.isfile(log) and os.path.getsize(log)):
+        yield from rpm_rows(path, "?immutable=1")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = os.path.join(folder, "rpmdb.sqlite")
+        shutil.copyfile(path, copy)
+        shutil.copyfile(log, copy + "-wal")
+        yield from rpm_rows(copy, "")
+
+
+def rpm_rows(path: str, how: str) -> Iterator[List[str]]:
+    """The rows of a database that is opened so."""
+    uri = "file:" + path.replace("?", "%3f").replace("#", "%23") + how
+    with closing(sqlite3.connect(uri, uri=True)) as database:
         for (blob,) in database.execute("SELECT blob FROM Packages"):
             tags = rpm_header(bytes(blob))
             yield [tags.get(tag, "") for tag in RPM_TAGS]

@@ -14,6 +14,7 @@ import json
 import lzma
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -85,6 +86,13 @@ def modinfo(path: str) -> Dict[str, str]:
     return fields
 
 
+def nothing_in(path: str) -> str:
+    """Why a module's file shows no field: each module that kbuild made has some."""
+    if path.endswith(".zst") and not shutil.which("zstd"):
+        return "the program zstd is needed to read it"
+    return "no module information in it"
+
+
 def _module(path: str) -> bytes:
     """A module's unpacked file, or its beginning of MODULE_BYTES and one."""
     if path.endswith(".gz"):
@@ -116,14 +124,19 @@ class Modules:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.files: Dict[str, List[Tuple[str, str]]] = {}
+        self.files: Dict[str, List[Tuple[str, str]]] = {}  # module → kernel, and path with the root before it
         for kernel in kernels(tree):
             top = tree.resolve("/lib/modules/" + kernel)
             for folder, _, names in os.walk(top):
                 for name in names:
                     plain = re.sub(r"\.ko(\.(gz|xz|zst))?$", "", name).replace("-", "_")
-                    if plain != name:
-                        self.files.setdefault(plain, []).append((kernel, os.path.join(folder, name)))
+                    path = os.path.join(folder, name)
+                    if plain != name and os.path.exists(self.real(path)):  # of a broken link depmod takes nothing
+                        self.files.setdefault(plain, []).append((kernel, path))
+
+    def real(self, path: str) -> str:
+        """The file behind a path. RHEL's weak-updates are absolute links to the module of another kernel."""
+        return self.tree.resolve(self.tree.shown(path)) if os.path.islink(path) else path
 
     def kernels_with(self, *names: str) -> List[str]:
         return sorted({kernel for name in names for kernel, _ in self.files.get(name, ())})
@@ -189,7 +202,9 @@ class Observer:
     def _module(self, target: str, pattern: str, _text: str) -> Iterator[Reading]:
         for kernel, path in self.modules.files.get(target, ()):
             try:
-                fields = modinfo(path)
+                fields = modinfo(self.modules.real(path))
+                if not fields:
+                    raise ValueError(nothing_in(path))
             except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
                 yield {"version": "", "where": self.tree.shown(path), "kernel": kernel, "error": str(error)}
                 continue

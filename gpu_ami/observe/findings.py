@@ -154,7 +154,7 @@ def _driver(observation: Observation) -> Iterator[Finding]:
         text = f"{module} of kernel {', '.join(having)} is not blacklisted: it may bind a GPU before the driver"
         advice = f"write `blacklist {module}` into /etc/modprobe.d/ and rebuild the initial ramdisk"
         yield Finding("nouveau", Level.WARNING, "nvidia_driver", text, _MANUALS["nouveau"], advice)
-    if "package database" not in sources and not trees:
+    if "package database" not in sources and observation.document["package_database"] and not trees:
         yield Finding(
             "no-package", Level.WARNING, "nvidia_driver",
             f"driver {driver.version} is of no package ({driver.where}): nothing upgrades or verifies it",
@@ -174,7 +174,9 @@ def _modules(observation: Observation) -> Iterator[Finding]:
         return
     on_disk = [row for row in driver.readings if row.get("kernel")]
     for row in on_disk:
-        if row.get("built_for") and row["built_for"] != row["kernel"]:
+        # weak-modules (RHEL, SUSE) links a module to the kernels that have all its symbols: they load it.
+        is_linked = "/weak-updates/" in row["where"]
+        if row.get("built_for") and row["built_for"] != row["kernel"] and not is_linked:
             text = f"{row['where']} was built for kernel {row['built_for']}: {row['kernel']} does not load it"
             yield Finding("module-kernel", Level.PROBLEM, "nvidia_driver", text, _MANUALS["kernels"], "build it again")
     if on_disk and not {"library file", "driver tree"} & set(driver.by_source):

@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], dict[str, str], set[str], set[str
     ),
     "Bottlerocket": (
         pipelines.bottlerocket, {"nvidia_driver": "580.126.09"}, {"unknown-system", "no-database"},
-        {"module-missing", "sources-differ"}, False,
+        {"module-missing", "sources-differ", "no-package"}, False,
     ),
     "metrics by a script": (
         pipelines.gpumon, {"nvidia_driver": "535.309.01"}, {"xid-capture"}, {"not-held", "module-missing"}, False,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +21,7 @@ from gpu_ami.recipes.components import components, of_role
 from onhost import observation as program
 from tests.observe import foreign_images as foreign
 from tests.observe import foreign_pipelines as pipelines
+from tests.observe.foreign_images import Image, rpm_header
 from tests.validator.transport.test_image_files import EXT4, gpt, write_disk
 
 
@@ -254,3 +257,99 @@ def test_the_plan_of_an_image_that_has_every_component_is_one(tmp_path: Path) ->
     plan = observe.observed_plan(everything, load_facts(), ["p5.48xlarge"], "foreign")
     write_json(tmp_path / "plan.json", plan.document)
     assert Plan.load(tmp_path / "plan.json").image == "foreign"
+
+
+def test_a_module_that_is_linked_to_another_kernel_is_read_behind_its_link(tmp_path: Path) -> None:
+    """RHEL's weak-modules makes absolute links; a link whose module is gone is none."""
+    first, second, third = (
+        "5.14.0-570.17.1.el9_6.x86_64",
+        "5.14.0-570.26.1.el9_6.x86_64",
+        "5.14.0-570.32.1.el9_6.x86_64",
+    )
+    image = Image(tmp_path, "rocky9", kernels=(first, second, third))
+    image.install("kmod-nvidia-open", "nvidia-driver", version="580.95.05-1.el9", held=True)
+    image.module(first, "nvidia", "580.95.05", folder="extra/nvidia")
+    image.libraries("580.95.05", "usr/lib64")
+    for kernel, name in ((second, "nvidia.ko.gz"), (third, "nvidia.ko.xz")):
+        image.link(f"lib/modules/{kernel}/weak-updates/nvidia/{name}", f"/lib/modules/{first}/extra/nvidia/{name}")
+    observation = observe.read_files(image.done())
+    rows = [row for row in observation.document["readings"]["nvidia_driver"] if row.get("kernel")]
+    assert {row["kernel"]: (row["version"], row["built_for"]) for row in rows} == dict.fromkeys(
+        (first, second), ("580.95.05", first)
+    )
+    found = observe.findings_of(observation, load_facts(), None)
+    assert not {"module-unread", "module-built-for"} & {one.id for one in found}
+    assert not [one.text for one in found if "was built for kernel" in one.text]
+    assert [one.text for one in found if one.id == "module-missing"] == [
+        f"no kernel module of the driver for kernel {third}, the newest, which a boot takes"
+    ]
+
+
+def test_a_module_without_content_is_unread(tmp_path: Path) -> None:
+    """A full disk leaves empty modules of DKMS; they do not agree with anything."""
+    image = Image(tmp_path, "debian12")
+    image.install("nvidia-open", version="580.95.05-1")
+    image.write("lib/modules/6.1.0-40-cloud-amd64/updates/dkms/nvidia.ko", "")
+    image.libraries("580.95.05")
+    observation = observe.read_files(image.done())
+    (unread,) = [one for one in observe.findings_of(observation, load_facts(), None) if one.id == "module-unread"]
+    assert "no module information in it" in unread.text
+    assert "module on disk" not in observation.found["nvidia_driver"].by_source
+
+
+def test_packages_in_the_log_of_rpm_s_database_are_there(tmp_path: Path) -> None:
+    """What rpm had not yet written into its database when the build's machine was stopped."""
+    image = Image(tmp_path, "al2023", kernels=("6.1.158-178.288.amzn2023.x86_64",))
+    image.install("system-release", version="2023.9-1")
+    database = image.done() / "usr/lib/sysimage/rpm/rpmdb.sqlite"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("INSERT INTO Packages (blob) VALUES (?)", (rpm_header("nvidia-driver", "580.95.05", "1"),))
+        connection.commit()
+        kept = {path.name: path.read_bytes() for path in database.parent.iterdir() if not path.name.endswith("-shm")}
+    for name, content in kept.items():
+        (database.parent / name).write_bytes(content)
+    before = {path: path.read_bytes() for path in database.parent.iterdir()}
+    observation = observe.read_files(tmp_path)
+    assert observation.document["packages"] == 3
+    assert observation.found["nvidia_driver"].by_source["package database"] == ["580.95.05"]
+    assert {path: path.read_bytes() for path in database.parent.iterdir()} == before
+
+
+def test_what_no_package_database_could_say_is_not_said(tmp_path: Path) -> None:
+    """rpm's older databases (Berkeley DB, ndb) are read by rpm alone; without it nothing is known of packages."""
+    image = Image(tmp_path, "rocky9", kernels=("5.14.0-570.17.1.el9_6.x86_64",))
+    image.module("5.14.0-570.17.1.el9_6.x86_64", "nvidia", "580.95.05", folder="extra")
+    image.libraries("580.95.05", "usr/lib64")
+    image.write_bytes("usr/lib/sysimage/rpm/Packages.db", b"RpmP" + bytes(4096))
+    ids = {one.id for one in observe.findings_of(observe.read_files(tmp_path), load_facts(), None)}
+    assert "no-database" in ids and "no-package" not in ids
+
+
+def test_toolkits_beside_the_one_that_the_link_names_are_listed(tmp_path: Path) -> None:
+    image = Image(tmp_path, "ubuntu2204")
+    image.write("usr/local/cuda-10.2/version.txt", "CUDA Version 10.2.89\n")
+    for version in ("11.8", "12.1", "12.4"):
+        image.write(f"usr/local/cuda-{version}/version.json", f'{{"cuda" : {{"version" : "{version}.0"}}}}')
+    image.link("usr/local/cuda", "/usr/local/cuda-12.1")
+    cuda = observe.read_files(image.done()).found["cuda"]
+    assert (cuda.version, cuda.disagreement) == ("12.1", "")
+    assert cuda.by_source["toolkit folder"] == ["12.4", "12.1", "11.8", "10.2"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (
+            "akmod-nvidia-open",
+            "xorg-x11-drv-nvidia-cuda",
+            "kmod-nvidia-open-5.14.0-570.17.1.el9_6.x86_64",
+        ),  # RPM Fusion
+        ("nvidia-open-driver-G06-signed-kmp-default", "nvidia-compute-G06", "nvidia-compute-utils-G06"),
+    ],
+)
+def test_the_driver_s_packages_of_other_repositories_are_known(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Of RPM Fusion, and of openSUSE."""
+    image = Image(tmp_path, "rocky9", kernels=())
+    image.install(*names, version="580.95.05-1")
+    assert set(observe.read_files(image.done()).found["nvidia_driver"].packages) == set(names)

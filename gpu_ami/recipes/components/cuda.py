@@ -102,6 +102,10 @@ _CUDA = Component(
             package(r"nvidia-cuda-toolkit", r"^(?:\d+:)?(\d+\.\d+)"),
             content("/usr/local/cuda/version.json", r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+\.\d+)', "version.json"),
             file("/usr/local/cuda", r"/cuda-(\d+\.\d+)$", "link"),
+            content(
+                "/usr/local/cuda-*/version.json", r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+\.\d+)', "toolkit folder"
+            ),
+            content("/usr/local/cuda-*/version.txt", r"CUDA Version (\d+\.\d+)", "toolkit folder"),  # before 11.1
             *(library(f"libcudart.so.{major}", "cudaRuntimeGetVersion", "cuda") for major in (13, 12, "11.0")),
             program("/usr/local/cuda/bin/nvcc --version", r"release (\d+\.\d+)"),
         ),

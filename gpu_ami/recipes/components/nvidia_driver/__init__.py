@@ -44,6 +44,9 @@ _PACKAGES = (
     r"nvidia-(driver|open|headless|utils|dkms|kernel-open-dkms|kernel-dkms|kernel-common|kmod-common|smi)(-\d{3})?"
     r"(-(server|open|cuda|libs|bin|assistant|no-dkms))*|kmod-nvidia-(open|latest)(-dkms)?|cuda-drivers(-\d{3})?"
     r"|libnvidia-(compute|ml)-?\d*(-server)?|libcuda1|nvidia-(dkms|kernel-source)-\d{3}(-open|-server)*"
+    # RPM Fusion, whose akmods build a package for each kernel, and openSUSE.
+    r"|akmod-nvidia(-open)?|kmod-nvidia(-open)?-\d.*|xorg-x11-drv-nvidia(-cuda|-cuda-libs|-libs)?"
+    r"|nvidia-(open-)?driver-G0\d(-signed)?(-cuda)?-kmp-\w+|nvidia-(compute|compute-utils|gl|video|common)-G0\d"
 )
 FLAVOURS = ("open", "proprietary", "boot")
 # NVIDIA's repository, the operating system's own archive, or AWS's bucket with NVIDIA's GRID driver.
