@@ -19,16 +19,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpu_ami import environment
 from gpu_ami.errors import CloudError, GpuAmiError, MissingTool
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0
 ChildProcess = subprocess.Popen[bytes]
 # Every process of `run` that has not ended: what Ctrl-C in the main thread must end although other threads wait for it.
 running_processes: set[subprocess.Popen[bytes]] = set()
+_interrupted: set[subprocess.Popen[bytes]] = set()  # those of them that `stop_all` has ended
 # Resolved once in the parent: looking it up between fork and exec could take a lock another thread holds.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -200,8 +204,9 @@ def stop(
 
 
 def stop_all() -> None:
-    """Ends every process that some thread's `run` waits for; those calls then return or raise."""
+    """Ends every process that some thread's `run` waits for; those calls then raise."""
     for process in tuple(running_processes):
+        _interrupted.add(process)
         stop(process)
 
 
@@ -226,6 +231,7 @@ def run(  # noqa: PLR0913
     `on_line` gets every line of output as it comes (stderr joined into stdout). With `check`, a non-zero end raises
     `error` with the copy-pasteable command and the last lines. After `timeout` seconds or Ctrl-C:
     `stop_with` to the process group; after `grace` seconds or another Ctrl-C: `on_kill()`, then SIGKILL.
+    `error` also where `stop_all` has ended it: how it ended then says nothing about what it was run for.
     """
     words = tuple(str(word) for word in command)
     started = time.monotonic()
@@ -263,7 +269,11 @@ def run(  # noqa: PLR0913
     finally:
         watchdog.cancel()
         running_processes.discard(process)
+        interrupted = process in _interrupted
+        _interrupted.discard(process)
     done = Completed(words, process.returncode, out, err, time.monotonic() - started)
+    if interrupted:
+        raise error(f"{Path(words[0]).name} was ended: the run was interrupted", details=describe(done))
     if expired.is_set():
         raise error(f"{words[0]} did not complete within {timeout:.0f} s", details=describe(done))
     if check and done.returncode != 0:
@@ -316,3 +326,25 @@ class UnderWay:
         while self:  # a thread that only starts now sees that the run is cancelled, and starts nothing
             stop_all()  # again, for a thread may have been about to start one
             time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def job_pool(workers: int, name: str) -> Iterator[Callable[..., Future[Any]]]:
+    """Submits jobs to threads of their own: a function and its arguments. All have ended after the block.
+
+    An error in the block cancels the jobs that have not begun; Ctrl-C also ends the processes of the others, which the
+    threads would else wait for.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # takes longer than all of this module
+
+    jobs = UnderWay()
+    with ThreadPoolExecutor(workers, thread_name_prefix=name) as pool:
+        try:
+            yield lambda job, *arguments: pool.submit(jobs.run, job, *arguments)
+        except Exception:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            jobs.end()
+            raise

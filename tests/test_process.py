@@ -121,16 +121,52 @@ def test_missing_program_is_named() -> None:
 
 
 def test_stop_all_ends_what_another_thread_waits_for() -> None:
-    found: list[int] = []
-    thread = threading.Thread(
-        target=lambda: found.append(process.run(["sleep", "60"], timeout=60, check=False).returncode)
-    )
+    """How it ended says nothing: gpgv that was ended has found no signature, for one."""
+    raised: list[str] = []
+
+    def wait() -> None:
+        try:
+            process.run(["sleep", "60"], timeout=60, check=False)
+        except CloudError as error:
+            raised.append(error.message)
+
+    thread = threading.Thread(target=wait)
     thread.start()
     while not process.running_processes:
         time.sleep(0.01)
     process.stop_all()
     thread.join(10)
-    assert found == [-signal.SIGTERM]
+    assert raised == ["sleep was ended: the run was interrupted"]
+
+
+def test_ctrl_c_ends_the_jobs_of_a_pool() -> None:
+    begun: list[int] = []
+
+    def job(number: int) -> None:
+        begun.append(number)
+        process.run(["sleep", "60"], timeout=60)
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), process.job_pool(1, "job") as submit:
+        jobs = [submit(job, number) for number in range(3)]
+        while not process.running_processes:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    assert begun == [0] and time.monotonic() - started < 30
+    assert isinstance(jobs[0].exception(), CloudError) and jobs[1].cancelled() and jobs[2].cancelled()
+
+
+def test_an_error_cancels_the_jobs_of_a_pool_that_have_not_begun() -> None:
+    ended: list[int] = []
+
+    def job(number: int) -> None:
+        process.run(["sh", "-c", f"sleep 0.3; exit {number}"], timeout=60)
+        ended.append(number)
+
+    with pytest.raises(CloudError, match="sh ended with 1"), process.job_pool(2, "job") as submit:
+        jobs = [submit(job, number) for number in (1, 0, 0, 0, 0, 0)]
+        jobs[0].result()
+    assert 1 <= len(ended) < 5 and jobs[-1].cancelled()  # what had begun came to its end
 
 
 def test_a_child_does_not_outlive_a_killed_driver(tmp_path: Path) -> None:

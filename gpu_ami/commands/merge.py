@@ -43,7 +43,9 @@ def register(subparsers: Any) -> None:
         epilog=_EPILOG,
     )
     parser.add_argument("shards", type=Path, nargs="+", metavar="SHARD", help="folder with the report.json of a shard")
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="folder to write to")
+    parser.add_argument(
+        "-o", "--out", type=options.output_folder, required=True, metavar="OUT", help="folder to write to"
+    )
     options.add_sign(parser)
     options.add_report_keys(parser)
     options.add_before(parser)

@@ -39,7 +39,9 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "observe", help="say what is in an image that others built, and whether it fits together", epilog=_EPILOG
     )
-    parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="output folder (default: out/observed)")
+    parser.add_argument(
+        "-o", "--out", type=options.output_folder, metavar="OUT", help="output folder (default: out/observed)"
+    )
     parser.add_argument("--ami", type=options.ami_id, metavar="AMI", help="an AMI of the place")
     options.add_manifest(parser)
     parser.add_argument("--host", metavar="URL", help="a running machine: [ssh://]user@address[:port], or local://")

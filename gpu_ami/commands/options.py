@@ -37,6 +37,16 @@ def add_out(parser: argparse.ArgumentParser, file: str = "plan.json") -> None:
     parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help=text)
 
 
+def output_folder(text: str) -> Path:
+    """The type of -o where a folder is written. argparse.ArgumentTypeError: a file stands there, or above it."""
+    path = Path(text)
+    existing = next((part for part in (path, *path.parents) if part.exists()), path)
+    if existing.exists() and not existing.is_dir():
+        where = "" if existing == path else f" ({existing} is a file)"
+        raise argparse.ArgumentTypeError(f"{path}: expected a folder, got a file{where}; name another, or remove it")
+    return path
+
+
 def ami_id(text: str) -> str:
     """The type of --ami. argparse.ArgumentTypeError: not an AMI's id."""
     if re.fullmatch(r"ami-[0-9a-z]+", text):

@@ -43,7 +43,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "recipe", type=Path, nargs="*", metavar="RECIPE", help="recipes; --check, --diff, --lock: default all"
     )
     options.add_where(parser, "place to use (YAML), or `local`; default: the local region")
-    parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="folder to write to; default: out/<image>")
+    parser.add_argument(
+        "-o", "--out", type=options.output_folder, metavar="OUT", help="folder to write to; default: out/<image>"
+    )
     parser.add_argument(
         "--set",
         action="append",

@@ -53,7 +53,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="variables/recipes/<image>.yml")
     parser.add_argument("--ami", metavar="AMI", help="prove an AMI that others built, as it is found (docs/observe.md)")
     stages.add_manifest(parser)
-    parser.add_argument("-o", "--out", type=Path, metavar="OUT", help=stages.OUT_HELP)
+    parser.add_argument("-o", "--out", type=stages.output_folder, metavar="OUT", help=stages.OUT_HELP)
     parser.add_argument(
         "--set",
         action="append",

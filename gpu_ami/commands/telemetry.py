@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.commands import Outcome
+from gpu_ami.commands import Outcome, options
 
 if TYPE_CHECKING:
     from gpu_ami.progress import Progress
@@ -41,7 +41,9 @@ def register(subparsers: Any) -> None:
         "telemetry", help="write CloudFormation templates: alarms, dashboard, role", epilog=_EPILOG
     )
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or its folder")
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write to")
+    parser.add_argument(
+        "-o", "--out", type=options.output_folder, required=True, metavar="DIR", help="folder to write to"
+    )
     parser.add_argument("--region", default="us-east-1", help="Region of dashboard.json (default: %(default)s)")
     parser.set_defaults(execute=execute)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
+from gpu_ami import process
 from gpu_ami.cloud import systems_manager
 from gpu_ami.errors import GpuAmiError
 
@@ -260,8 +260,8 @@ Check = Callable[[Condition], "HostResults"]
 
 def prove(conditions: Sequence[Condition], check: Check | None, at_a_time: int) -> list[MachineProof]:
     """The proof of every machine. check: runs the checks on one machine; None: its condition is all that is judged."""
-    with ThreadPoolExecutor(max(1, at_a_time), thread_name_prefix="machine") as pool:
-        return list(pool.map(lambda each: _prove(each, check), conditions))
+    with process.job_pool(max(1, at_a_time), "machine") as submit:
+        return [job.result() for job in [submit(_prove, each, check) for each in conditions]]
 
 
 def _prove(condition: Condition, check: Check | None) -> MachineProof:

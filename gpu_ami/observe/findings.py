@@ -318,7 +318,7 @@ def _agent(observation: Observation, facts: Facts) -> Iterator[Finding]:
                     "; its etc/amazon-cloudwatch-agent.toml is a translation: it is written anew at each start, of JSON"
                 )
             yield Finding("agent-unconfigured", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], ADVICE)
-    elif not sends_gpu_metrics(effective_config(observation)) and observation.accelerator == "nvidia":
+    elif read["parts"] and not sends_gpu_metrics(effective_config(observation)) and observation.accelerator == "nvidia":
         text = f"the agent ({', '.join(places(observation))}) collects no metric of GPUs"
         yield Finding("no-gpu-metrics", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], ADVICE)
     if len(read["parts"]) > 1 and (clash := _clash(read["parts"])):

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.commands import Outcome
+from gpu_ami.commands import Outcome, options
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("recipe", type=Path, nargs="*", metavar="RECIPE", help="recipes or images; default: all")
     text = "folder with a folder for each image (default: %(default)s)"
-    parser.add_argument("-o", "--out", type=Path, default=Path("out", "rehearsals"), metavar="OUT", help=text)
+    parser.add_argument(
+        "-o", "--out", type=options.output_folder, default=Path("out", "rehearsals"), metavar="OUT", help=text
+    )
     text = (
         "boot each image (of a sample: one) on the smallest instance type of its plan, without restarts, and check it"
         " there, too"

@@ -11,9 +11,9 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from gpu_ami import process
 from localregion import architectures
 from localregion.mirror import archives, deb, debian_archive, debian_files, git_repositories, rpm, staging, table
 from localregion.mirror.archives import Archive
@@ -70,9 +70,9 @@ class Pool:
         folders = {place: work / place.parent.name for place in missing}
         for folder in folders.values():
             folder.mkdir()
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="package") as threads:
+        with process.job_pool(self._workers, "package") as submit:
             jobs = [
-                threads.submit(BUILDERS[package.kind], package, folders[place], self._folder / _DEBIAN)
+                submit(BUILDERS[package.kind], package, folders[place], self._folder / _DEBIAN)
                 for place, package in missing.items()
             ]
             built = [job.result() for job in jobs]

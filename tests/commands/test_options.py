@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_ami.cli import main
 from gpu_ami.commands import options as stages
 from gpu_ami.errors import UsageError
 from gpu_ami.validate import RESTARTS
@@ -43,6 +44,18 @@ def test_what_is_no_name_of_a_cluster(name: str, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         parser.parse_args([f"--join={name}"])
     assert f"expected the name of a cluster, such as gpu-nodes, got {name!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["plan", "r.yml"], ["prove", "r.yml"], ["observe"], ["merge", "a"], ["rehearse"]])
+@pytest.mark.parametrize(("name", "where"), [("file", ""), ("file/sub", " ({folder}/file is a file)")])
+def test_a_file_in_place_of_the_output_folder_is_said(
+    command: list[str], name: str, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is read or started."""
+    (tmp_path / "file").touch()
+    assert main([*command, "-o", str(tmp_path / name)]) == 2
+    expected = f"{tmp_path / name}: expected a folder, got a file{where.format(folder=tmp_path)}; name another"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.slow

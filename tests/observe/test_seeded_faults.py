@@ -278,6 +278,16 @@ def test_fault_is_found(name: str, tmp_path: Path) -> None:
         assert expected in serious
 
 
+def test_an_agent_that_cannot_read_its_configuration_has_that_finding_alone(tmp_path: Path) -> None:
+    """What it would collect is unknown: another finding on it named no file ("the agent () collects no metric")."""
+    image = team_image(tmp_path / "root")
+    replace(image, PART, '{"metrics": {')
+    found = [
+        one.id for one in findings(image.done()) if one.component == "cloudwatch_agent" and one.level is not Level.NOTE
+    ]
+    assert found == ["agent-config"]
+
+
 def test_four_fifths_of_the_faults_are_found() -> None:
     found = [expected for _, expected in FAULTS.values() if expected]
     assert len(found) >= 0.8 * len(FAULTS)
