@@ -75,10 +75,12 @@ _RENEWAL = (
 _EXPIRED = f"the credentials have expired: {_RENEWAL}"
 _REGION = "; in an opt-in region also: is the region enabled for the account?"
 _UNKNOWN_KEY = f"check the credentials: AWS does not know this access key{_REGION}"
+_CLOCK = "the clock of this machine is wrong (`timedatectl` shows it): have it set by NTP, such as chrony"
 _SIGNATURE = "check the secret access key and the clock of this machine"
 _THROTTLED = "AWS limits the rate of this call for the account: wait, or run fewer machines at a time"
 _SERVER = "an error of AWS's own: try again; https://health.aws.amazon.com shows outages"
 _KMS = "the KMS key is disabled, pending deletion, or not usable by the caller: kms_key_id of the --where file"
+_IN_USE = "something else still uses it, such as a network interface, an instance or an AMI: end that, then sweep again"
 _PARAMETER = "AWS names the parameter: compare it with the --where file"
 
 ERRORS: tuple[AwsError, ...] = (
@@ -107,7 +109,7 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError(
         "",
         Kind.CREDENTIALS,
-        "the clock of this machine is wrong (`timedatectl` shows it): have it set by NTP, such as chrony",
+        _CLOCK,
         when="Signature expired|Signature not yet current|difference between the request time and the current time",
     ),
     AwsError("InsufficientInstanceCapacity", Kind.CAPACITY, CAPACITY_ADVICE),
@@ -180,6 +182,7 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError("InvalidClientTokenId", Kind.CREDENTIALS, _UNKNOWN_KEY),
     AwsError("InvalidSignatureException", Kind.CREDENTIALS, _SIGNATURE),
     AwsError("SignatureDoesNotMatch", Kind.CREDENTIALS, _SIGNATURE),
+    AwsError("RequestTimeTooSkewed", Kind.CREDENTIALS, _CLOCK),
     AwsError("AuthFailure", Kind.CREDENTIALS, f"check the credentials and the clock of this machine{_REGION}"),
     AwsError("RequestLimitExceeded", Kind.THROTTLED, _THROTTLED),
     AwsError("RequestThrottled", Kind.THROTTLED, _THROTTLED),
@@ -209,6 +212,8 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError("InternalServerError", Kind.SERVER, _SERVER),
     AwsError("InternalServiceError", Kind.SERVER, _SERVER),
     AwsError("ServerInternal", Kind.SERVER, _SERVER),
+    AwsError("ServerException", Kind.SERVER, _SERVER),
+    AwsError("InternalServerException", Kind.SERVER, _SERVER),
     AwsError("ServiceUnavailable", Kind.SERVER, _SERVER),
     AwsError("ServiceUnavailableException", Kind.SERVER, _SERVER),
     AwsError("Unavailable", Kind.SERVER, _SERVER),
@@ -232,6 +237,10 @@ ERRORS: tuple[AwsError, ...] = (
         Kind.REQUEST,
         "the root volume is smaller than the source AMI's snapshot, or names another device: build.root_volume_gib",
     ),
+    AwsError("DependencyViolation", Kind.REQUEST, _IN_USE),
+    AwsError("InvalidGroup.InUse", Kind.REQUEST, _IN_USE),
+    AwsError("VolumeInUse", Kind.REQUEST, _IN_USE),
+    AwsError("InvalidSnapshot.InUse", Kind.REQUEST, _IN_USE),
     AwsError("InvalidSubnetID.NotFound", Kind.REQUEST, "subnet_id of the --where file is not in this region"),
     AwsError(
         "InvalidGroup.NotFound", Kind.REQUEST, "a security group of the --where file is not in this region or VPC"
@@ -383,10 +392,22 @@ def session() -> Any:
     return made
 
 
+# An error's message, in place of an answer whose end is missing.
+CUT_OFF = "the connection ended within the answer"
+
+
+def _is_cut_off(response: Mapping[str, Any]) -> bool:
+    """Whether less came than was announced; urllib3 takes the end of the connection for that of the answer."""
+    announced = str(response["headers"].get("content-length", ""))
+    return announced.isdecimal() and isinstance(response["body"], bytes) and len(response["body"]) < int(announced)
+
+
 def _checking(parse: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     from botocore.parsers import ResponseParserError
 
     def parse_and_check(response: Any, shape: Any) -> Any:
+        if _is_cut_off(response):  # with a code that botocore repeats the call for
+            return {"Error": {"Code": "RequestTimeout", "Message": CUT_OFF}, "ResponseMetadata": {}}
         try:
             answer = parse(response, shape)
         except (ResponseParserError, ValueError, TypeError, AttributeError, LookupError) as error:

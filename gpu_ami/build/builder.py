@@ -123,7 +123,10 @@ class LaunchedBuilder:
                 f"Packer's manifest does not name the image: {data!r}", hint="is packer/launched complete?"
             ) from error
         left = max(60.0, self.seconds_left())
-        return amis.create(self.cloud, instance_id, name, tags, self.run.expiry(), timeout=left)
+        return amis.create(
+            self.cloud, instance_id, name, tags, self.run.expiry(), timeout=left,
+            on_leftover=lambda: runs.leave_behind(self.run.folder),
+        )  # fmt: skip
 
 
 SANDBOX_TAGS = {"gpu-ami:machine": "sandbox"}  # localregion/machines/factory.py
@@ -190,10 +193,13 @@ class Builder:
                 return self._launched(variables, records).make(name, way, subnet_id, {**self._tags(), **variables})
 
         made = capacity.search_types(types, search_of, build_in, place.capacity.minutes)
-        for instance in self._instances:  # Packer has terminated it; after a failure, the schedule ends what is left
-            self.cloud.forget_end(instance)
-        self._instances.clear()
-        return made, self._complete(made.ami, description)
+        with runs.recording(self.run, made.ami):
+            for (
+                instance
+            ) in self._instances:  # Packer has terminated it; after a failure, the schedule ends what is left
+                self.cloud.forget_end(instance)
+            self._instances.clear()
+            return made, self._complete(made.ami, description)
 
     def _note_attempt(self, attempt: capacity.Attempt) -> None:
         self.attempts.append(attempt)

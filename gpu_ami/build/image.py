@@ -149,28 +149,29 @@ def build_image(  # noqa: PLR0913
     images = layering.prepare(builder, layered, stack, source_ami)
     variables = {**layering.start(stack, images, source_ami), **_expiry(cloud.place)}
     made, image = builder.make(variables, f"recipe {plan.image}, plan {plan.digest}")
-    build = Build(
-        ami=made.ami,
-        snapshots=snapshots_of(image),
-        plan_digest=plan.digest,
-        sources=sources_digest(root),
-        place=cloud.place.name,
-        region=cloud.place.region,
-        run=run.id,
-        finished=runs.as_text(runs.now()),
-        ansible=asdict(made.converged) if made.converged else None,
-        source_ami=source_ami["id"],
-        base_inventory=_inventory_digest(folder),
-        source_check=source_check,
-        source_ami_name=source_ami["name"],
-        source_ami_through=source_ami["through"],
-        attempts=tuple(asdict(attempt) for attempt in builder.attempts),
-        layers=tuple(layering.records(stack, images)),
-        sandbox=cloud.place.machines.sandbox_builder,
-        cost_usd=_cost(builder),
-    )
-    build.write(folder)
-    run.note_image(made.ami)
+    with runs.recording(run, made.ami):
+        build = Build(
+            ami=made.ami,
+            snapshots=snapshots_of(image),
+            plan_digest=plan.digest,
+            sources=sources_digest(root),
+            place=cloud.place.name,
+            region=cloud.place.region,
+            run=run.id,
+            finished=runs.as_text(runs.now()),
+            ansible=asdict(made.converged) if made.converged else None,
+            source_ami=source_ami["id"],
+            base_inventory=_inventory_digest(folder),
+            source_check=source_check,
+            source_ami_name=source_ami["name"],
+            source_ami_through=source_ami["through"],
+            attempts=tuple(asdict(attempt) for attempt in builder.attempts),
+            layers=tuple(layering.records(stack, images)),
+            sandbox=cloud.place.machines.sandbox_builder,
+            cost_usd=_cost(builder),
+        )
+        build.write(folder)
+        run.note_image(made.ami)
     return build
 
 

@@ -8,7 +8,7 @@ other accounts do with a shared AMI cannot be seen from here; that it is shared 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,51 +19,84 @@ from gpu_ami.cloud.launches import tag_list
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef, TagTypeDef
 
 
 POLL_SECONDS = 2.0
 
 
-def create(cloud: Cloud, instance_id: str, name: str, tags: Mapping[str, str], expires: str, *, timeout: float) -> str:
+def create(
+    cloud: Cloud,
+    instance_id: str,
+    name: str,
+    tags: Mapping[str, str],
+    expires: str,
+    *,
+    timeout: float,
+    on_leftover: Callable[[], object] = lambda: None,
+) -> str:
     """Id of a complete AMI of the instance, which EC2 shuts down for it, so that its files are all on the disk.
 
     tags: of AMI and snapshots. Until the AMI is complete it has the expiry `expires` (RFC 3339), by which `sweep`
     removes what a killed run left. timeout: seconds. CloudError: EC2 refused or failed it, or it is not complete.
+    on_leftover: called where one that is not complete could not be removed.
     """
     incomplete = tag_list({**tags, runs.TAG_EXPIRES: expires})
+    ami = ""
     try:
+        ami = _create(cloud, instance_id, name, incomplete)
+        cloud.created(ami)
+        snapshots = _wait(cloud, ami, time.monotonic() + timeout)
+        cloud.persistent(lambda: _tag(cloud, [ami, *snapshots], tags))
+    except BaseException as error:
+        if ami:
+            _take_back(cloud, ami, error, on_leftover)
+        elif not isinstance(error, GpuAmiError) or aws_errors.may_have_happened(error):
+            on_leftover()
+        raise
+    return ami
+
+
+def _create(cloud: Cloud, instance_id: str, name: str, incomplete: list[TagTypeDef]) -> str:
+    """CreateImage, after an hour's build also once more after an outage; an earlier call may have been carried out."""
+    calls = 0
+
+    def create_image() -> str:
+        nonlocal calls
+        calls += 1
         with aws_errors.translated(f"creating an image of {instance_id}"):
-            ami = cloud.ec2.create_image(
+            return cloud.ec2.create_image(
                 InstanceId=instance_id,
                 Name=name,
                 TagSpecifications=[
                     {"ResourceType": "image", "Tags": incomplete}, {"ResourceType": "snapshot", "Tags": incomplete},
                 ],
             )["ImageId"]  # fmt: skip
-    except CloudError as error:
-        if error.code != "InvalidAMIName.Duplicate" or not aws_errors.was_repeated(error):
-            raise
-        ami = _made_of(cloud, instance_id, name, error)
-    cloud.created(ami)
+
     try:
-        snapshots = _wait(cloud, ami, time.monotonic() + timeout)
-    except BaseException as error:
-        _take_back(cloud, ami, error)
-        raise
-    with aws_errors.translated(f"tagging {ami}"):
-        cloud.ec2.create_tags(Resources=[ami, *snapshots], Tags=tag_list(tags))
-    return ami
+        return cloud.persistent(create_image)
+    except CloudError as error:
+        if error.code != "InvalidAMIName.Duplicate" or not (calls > 1 or aws_errors.was_repeated(error)):
+            raise
+        return _made_of(cloud, instance_id, name, error)
 
 
-def _take_back(cloud: Cloud, ami: str, error: BaseException) -> None:
+def _tag(cloud: Cloud, resource_ids: Sequence[str], tags: Mapping[str, str]) -> None:
+    with aws_errors.translated(f"tagging {resource_ids[0]}"):
+        cloud.ec2.create_tags(Resources=list(resource_ids), Tags=tag_list(tags))
+
+
+def _take_back(cloud: Cloud, ami: str, error: BaseException, on_leftover: Callable[[], object]) -> None:
     """Removes an AMI that is not complete, and its snapshots; the error names what `sweep` has to remove."""
     try:
         image = cloud.image(ami)
         whole = resources.image_resource(image) if image else None
         for kind, identity in [("image", ami), *whole.attached] if whole else []:
             resources.remove(cloud, resources.Resource(kind, identity, {}))
-    except GpuAmiError as refusal:
+    except BaseException as refusal:
+        on_leftover()
+        if not isinstance(refusal, GpuAmiError):
+            raise
         if isinstance(error, GpuAmiError):
             error.details = (*error.details, f"not removed: {refusal.message}; `gpu-ami sweep` removes it")
 

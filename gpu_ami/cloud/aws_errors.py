@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpu_ami.errors import CapacityError, CloudError, ForeignAnswer, GpuAmiError, Unreachable, UsageError
-from validator.aws import AwsError, Kind, NotOfAws, classify, is_known
+from validator.aws import CUT_OFF, AwsError, Kind, NotOfAws, classify, is_known
 
 ACTION_SECONDS = 300.0
 _NOT_AWS_HINT = "did a proxy or a login page answer? look at HTTPS_PROXY, AWS_ENDPOINT_URL and the place's endpoint"
@@ -52,6 +52,11 @@ _REACHABLE_HINT = "is the endpoint reachable from this machine?"
 def may_pass(error: GpuAmiError) -> bool:
     """Whether the same call may succeed later: AWS throttled it or failed itself, or could not be reached."""
     return isinstance(error, Unreachable) or (not isinstance(error, ForeignAnswer) and classify(error.code).retry)
+
+
+def may_have_happened(error: GpuAmiError) -> bool:
+    """Whether AWS may have done what it was asked for: its answer was lost, is not one, or is an error of its own."""
+    return isinstance(error, Unreachable | ForeignAnswer) or classify(error.code).kind is Kind.SERVER
 
 
 def is_quota(code: str) -> bool:
@@ -176,10 +181,13 @@ def check_limit(**_: object) -> None:
 
 def check_origin(http_response: Any, parsed: Mapping[str, Any], **_: object) -> None:
     """Handler of botocore's event `after-call`. ForeignAnswer: a success without a request id, which AWS always sends.
+    Unreachable: the connection ended within each answer.
 
     A proxy's login page would else be taken for an answer: for the termination of an instance, for one.
     """
     empty = parsed.get("Error", {}).get("Message") == _EMPTY
+    if parsed.get("Error", {}).get("Message") == CUT_OFF:
+        raise Unreachable(f"{_limit.action or 'calling AWS'}: {CUT_OFF}", hint=_REACHABLE_HINT)
     if http_response.status_code < 300 and (empty or not parsed.get("ResponseMetadata", {}).get("RequestId")):
         raise _not_aws(_limit.action or "calling AWS", _EMPTY if empty else "it has no request id")
 

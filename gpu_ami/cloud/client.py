@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 OUTAGE_SECONDS = 120.0  # that launching and ending instances outlast
 SAID_AGAIN_SECONDS = 30.0  # between two lines about the same outage
+_ALIVE = ("pending", "running", "stopping", "stopped")
 _FORMER_STATE = {"IncorrectInstanceState", "IncorrectState"}
 _SPOT_STOP = "a Spot Instance of a one-time request cannot be stopped"
 
@@ -206,9 +207,14 @@ class Cloud:
         asked = request(launch, self.place, way, subnet_id, self.ec2)
         asked["ClientToken"] = uuid.uuid4().hex  # EC2 answers a repeated call with the instances of the first
         known = [launch.key_name, launch.ami]
-        instance_ids = self._persistent(
-            lambda: self._consistent(known, lambda: self._run_instances(launch, asked)), lambda: launch.is_cancelled
-        )
+        try:
+            instance_ids = self.persistent(
+                lambda: self._consistent(known, lambda: self._run_instances(launch, asked)), lambda: launch.is_cancelled
+            )
+        except BaseException as error:
+            if not isinstance(error, GpuAmiError) or aws_errors.may_have_happened(error):
+                self._take_back_unknown(launch, asked["ClientToken"], error)
+            raise
         for instance_id in instance_ids:
             self.created(instance_id)
             self._ways[instance_id] = way.kind
@@ -243,6 +249,21 @@ class Cloud:
             if isinstance(error, GpuAmiError):
                 error.details = (*error.details, f"not removed: {refusal.message}")
 
+    def _take_back_unknown(self, launch: Launch, token: str, error: BaseException) -> None:
+        """Terminates what a call without an answer has launched; it is left for `sweep` where EC2 does not list it."""
+        launched: list[str] = []
+        try:
+            instances = self._instances_of(launch.tags.get(runs.TAG_RUN, ""), *_ALIVE)
+            launched = [instance["InstanceId"] for instance in instances if instance.get("ClientToken") == token]
+            self.terminate(launched)
+        except GpuAmiError:
+            launched = []
+        if len(launched) < launch.count:
+            what = f"what EC2 may have launched ({launch.count} {launch.instance_type}): its answer was lost"
+            launch.on_leftover(CloudError(what))
+            if isinstance(error, GpuAmiError):
+                error.details = (*error.details, f"not removed: {what}; `gpu-ami sweep` removes it")
+
     def _run_instances(self, launch: Launch, asked: RunInstancesRequestTypeDef) -> list[str]:
         with _translated(f"launching {launch.instance_type} from {launch.ami}"):
             instances = self.ec2.run_instances(**asked)["Instances"]
@@ -276,8 +297,8 @@ class Cloud:
                     raise
             time.sleep(POLL_SECONDS)
 
-    def _persistent(self, call: Callable[[], _Answer], cancelled: Callable[[], bool] = lambda: False) -> _Answer:
-        """The call; again while it may succeed later: a launch has been waited for, and what runs on costs money."""
+    def persistent(self, call: Callable[[], _Answer], cancelled: Callable[[], bool] = lambda: False) -> _Answer:
+        """The call; again while it may succeed later: what has been waited for long, or costs money while it runs."""
         deadline = time.monotonic() + OUTAGE_SECONDS
         while True:
             try:
@@ -346,6 +367,9 @@ class Cloud:
 
     def instances_of(self, run_id: str, *states: str) -> list[str]:
         """Ids of the run's instances in these states; EC2 lists terminated ones for about an hour."""
+        return [instance["InstanceId"] for instance in self._instances_of(run_id, *states)]
+
+    def _instances_of(self, run_id: str, *states: str) -> list[InstanceTypeDef]:
         only: list[FilterTypeDef] = [
             {"Name": f"tag:{runs.TAG_RUN}", "Values": [run_id]},
             {"Name": "instance-state-name", "Values": list(states)},
@@ -353,7 +377,8 @@ class Cloud:
         with _translated(f"listing instances of run {run_id}"):
             pages = self.ec2.get_paginator("describe_instances").paginate(Filters=only)
             rows = [row for page in pages for row in page["Reservations"]]
-        return [instance["InstanceId"] for row in rows for instance in row["Instances"]]
+            found = [instance for row in rows for instance in row["Instances"]]
+            return list({instance["InstanceId"]: instance for instance in found}.values())  # a page may repeat one
 
     def wait_for_state(
         self, instance_id: str, expected: str, timeout: float, cancelled: Callable[[], bool] = lambda: False
@@ -407,7 +432,7 @@ class Cloud:
 
     def stop(self, instance_id: str) -> None:
         """Orders StopInstances; the guest shuts down by itself."""
-        self._settled(lambda: self._stop(instance_id))
+        self.persistent(lambda: self._settled(lambda: self._stop(instance_id)))
 
     def _stop(self, instance_id: str) -> None:
         with _translated(f"stopping {instance_id}"):
@@ -415,7 +440,7 @@ class Cloud:
 
     def start(self, instance_id: str) -> None:
         """Orders StartInstances; on AWS the instance comes up on another host. CapacityError where there is none."""
-        self._settled(lambda: self._start(instance_id))
+        self.persistent(lambda: self._settled(lambda: self._start(instance_id)))
 
     def _start(self, instance_id: str) -> None:
         with _translated(f"starting {instance_id}"):
@@ -424,7 +449,7 @@ class Cloud:
     def terminate(self, instance_ids: list[str]) -> None:
         """Orders TerminateInstances."""
         if instance_ids:
-            self._persistent(lambda: self._consistent(instance_ids, lambda: self._terminate(instance_ids)))
+            self.persistent(lambda: self._consistent(instance_ids, lambda: self._terminate(instance_ids)))
         for instance_id in instance_ids:
             self.forget_end(instance_id)
 
@@ -440,7 +465,7 @@ class Cloud:
 
     def require_imds_v2(self, ami: str) -> None:
         """Makes every launch from this image ask for IMDSv2 (ModifyImageAttribute)."""
-        self._consistent([ami], lambda: self._require_imds_v2(ami))
+        self.persistent(lambda: self._consistent([ami], lambda: self._require_imds_v2(ami)))
 
     def _require_imds_v2(self, ami: str) -> None:
         with _translated(f"requiring IMDSv2 on {ami}"):
@@ -448,7 +473,7 @@ class Cloud:
 
     def describe_image(self, ami: str, text: str) -> None:
         """Sets an image's description (ModifyImageAttribute)."""
-        self._consistent([ami], lambda: self._describe_image(ami, text))
+        self.persistent(lambda: self._consistent([ami], lambda: self._describe_image(ami, text)))
 
     def _describe_image(self, ami: str, text: str) -> None:
         with _translated(f"describing {ami}"):
@@ -457,7 +482,7 @@ class Cloud:
     def wait_for_image(self, ami: str) -> ImageTypeDef | None:
         """The image as soon as DescribeImages knows it; None where it never does."""
         deadline = time.monotonic() + self.place.api.consistent_seconds
-        while (image := self.image(ami)) is None and time.monotonic() < deadline:
+        while (image := self.persistent(lambda: self.image(ami))) is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         return image
 

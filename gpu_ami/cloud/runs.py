@@ -175,6 +175,18 @@ def cleaning_up(run: Run) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def recording(run: Run, ami: str) -> Iterator[None]:
+    """Keeps the run's record if the block, at whose end a build.json names the AMI, fails: `sweep` removes the AMI."""
+    try:
+        yield
+    except BaseException as error:
+        leave_behind(run.folder)
+        if isinstance(error, GpuAmiError):
+            error.details = (*error.details, f"{ami} was made, and no build.json names it")
+        raise
+
+
 def leave_behind(folder: Path) -> None:
     """Keeps the record of the run whose private folder this is: something of it could not be cleaned up."""
     (folder / _LEFT_BEHIND).touch()

@@ -264,10 +264,16 @@ def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, d
         except CloudError as error:
             # Gone since it was listed; or not known yet, and then it is listed again.
             gone = aws_errors.is_not_found(error.code)
-            outcome, refusal = ("removed", "") if gone else ("not removed", error.message)
+            outcome, refusal = ("removed", "") if gone else ("not removed", _sentence(error))
     swept = Swept(resource.kind, resource.id, run, reason, outcome, refusal)
     progress.note(f"{resource.kind} {resource.id} of run {run} ({reason}): {swept.text}")
     return swept
+
+
+def _sentence(error: CloudError) -> str:
+    """An error in one line: what was tried, AWS's code and words, and what to do."""
+    words = ": ".join([error.message, *error.details])
+    return f"{words} → {error.hint}" if error.hint else words
 
 
 def _why_kept(cloud: Cloud, resource: Resource) -> str:

@@ -12,7 +12,19 @@ from typing import Any, cast
 import pytest
 
 from gpu_ami.build import builder, image, packer
-from gpu_ami.cloud import Capacity, Cloud, Mirror, Network, aws_errors, capacity, preflight, runs
+from gpu_ami.cloud import (
+    Capacity,
+    Cloud,
+    Mirror,
+    Network,
+    aws_errors,
+    capacity,
+    launches,
+    placement_groups,
+    preflight,
+    runs,
+    sweep,
+)
 from gpu_ami.errors import BuildError, CapacityError, CloudError
 from gpu_ami.progress import Progress
 from tests.build.conftest import QUIET, a_plan, an_ami
@@ -43,6 +55,33 @@ def test_the_builder_is_tried_in_each_subnet(
             image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET)
     assert caught.value.exit_code == 5
     assert [subnet for subnet in subnets if any(subnet in line for line in caught.value.details)] == subnets
+
+
+@pytest.mark.parametrize("fault", ["ModifyImageAttribute is refused", "the disk is full"])
+def test_an_image_that_no_build_json_names_is_kept_for_sweep(
+    fault: str, cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is complete, so it has no expiry: without the run's record nothing would ever remove it."""
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    monkeypatch.setattr(placement_groups, "tagged", lambda *_: [])  # moto has none
+    cloud.place = replace(cloud.place, api=replace(cloud.place.api, consistent_seconds=0.0))
+    monkeypatch.setattr(packer, "build", lambda *_, **__: packer.Made(made, "us-east-1", {}))
+
+    def fail(*_: object) -> None:
+        if fault == "the disk is full":
+            raise OSError(28, "No space left on device", "build.json")
+        raise aws_errors.from_code("requiring IMDSv2", "UnauthorizedOperation", "not authorized")
+
+    monkeypatch.setattr(cloud, "require_imds_v2", fail if "Modify" in fault else lambda _: None)
+    monkeypatch.setattr(image.Build, "write", fail)
+    with pytest.raises((CloudError, OSError)), runs.begin(home, "aws") as run:
+        cloud.ec2.create_tags(Resources=[made], Tags=launches.tag_list({**run.tags(), runs.TAG_EXPIRES: "never"}))
+        image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET)
+    monkeypatch.setattr(runs.ProcessIdentity, "alive", lambda _: False)
+    swept = sweep.sweep_cloud(cloud, home, QUIET)
+    removed = [(one.kind, one.id, one.reason, one.outcome) for one in swept]
+    assert ("image", made, "its run died before it recorded the image", "removed") in removed
+    assert cloud.image(made) is None
 
 
 def test_a_builder_that_cannot_be_terminated_is_kept_for_sweep(

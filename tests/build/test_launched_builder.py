@@ -54,7 +54,12 @@ def provisioned(monkeypatch: pytest.MonkeyPatch, made: Provision | None = None) 
 def imaged(monkeypatch: pytest.MonkeyPatch, ami: str) -> list[tuple[Any, ...]]:
     """CreateImage, whose snapshots moto does not tag: tests/cloud/test_images.py has it."""
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(amis, "create", lambda _cloud, *words, timeout: calls.append((*words, timeout)) or ami)
+
+    def create(_cloud: Cloud, *words: Any, timeout: float, on_leftover: Callable[[], object]) -> str:
+        calls.append((*words, timeout))
+        return ami
+
+    monkeypatch.setattr(amis, "create", create)
     return calls
 
 

@@ -73,12 +73,13 @@ def test_sweep_reports_what_it_could_not_remove(cloud: Cloud, home: Path, monkey
     cloud.import_key("gpu-ami-x", PUBLIC_KEY, {runs.TAG_RUN: "x", runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"})
 
     def refuse(*_: object) -> None:
-        raise CloudError("UnauthorizedOperation")
+        raise from_code("removing key-pair gpu-ami-x", "DependencyViolation", "it has a dependent object")
 
     monkeypatch.setattr(resources, "remove", refuse)
     (leftover,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
-    assert (leftover.outcome, leftover.error) == ("not removed", "UnauthorizedOperation")
-    assert leftover.text == "not removed: UnauthorizedOperation"
+    assert leftover.outcome == "not removed"
+    said = "not removed: removing key-pair gpu-ami-x: DependencyViolation: it has a dependent object → something else"
+    assert leftover.text.startswith(said)
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired"])
