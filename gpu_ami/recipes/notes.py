@@ -25,6 +25,7 @@ def remark(context: ResolveContext, versions: Mapping[str, str], sources: Source
     _ended(context, versions, sources)
     _kernel_modules(context, versions, sources)
     _network(context, versions, sources)
+    _node(context, versions, sources)
     for note in accepted_notes(context, versions):
         sources.note(note)
     for note in advisory_notes(context, versions):
@@ -65,6 +66,13 @@ def _kernel_modules(context: ResolveContext, versions: Mapping[str, str], source
     if context.flavour == "boot":
         sources.note("both kernel modules are in the image; which one is loaded is decided by the PCI id at boot")
     sources.note(_SECURE_BOOT)
+
+
+def _node(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
+    """What the node family's own GPU AMI has, and an image on its AMI without a driver does not get."""
+    row = context.node.get("gpu_ami")
+    if row and "nvidia_driver" in versions and "nvidia_driver" not in context.provided:
+        sources.note(f"the image lacks {row['lacks']} ({row['source']})")
 
 
 def _network(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:

@@ -64,6 +64,7 @@ _PACKAGE: Mapping[str, Kind] = {
     "conflicts": _RELATIONS,
     "brings": ListOf(Text("tool-data", r"\S+")),
     "also": ListOf(_VERSION),
+    "parts": MapOf(r"[\d.]+", '"13.0.2"', MapOf(r"[a-z]+", "nvcc", _VERSION)),
     "revision": _VERSION,
     "links": _by_path(_PATH),
     "directories": _PATHS,
@@ -129,6 +130,7 @@ class Entry(TypedDict):
     conflicts: NotRequired[dict[str, list[str]]]
     brings: NotRequired[list[str]]
     also: NotRequired[list[str]]
+    parts: NotRequired[dict[str, dict[str, str]]]
     revision: NotRequired[str]
     trees: NotRequired[dict[str, str]]
     templates: NotRequired[list[str]]
@@ -306,7 +308,7 @@ class Package:
         """Values of {placeholders} and @TEMPLATES@."""
         matched = self.row.match(self.name)
         groups = {key: value or "" for key, value in matched.groupdict().items()} if matched else {}
-        return version_values(self.version) | groups | {
+        return version_values(self.version) | self._parts() | groups | {
             "name": self.name,
             "full_version": self.full_version,
             "release": self.release,
@@ -315,6 +317,11 @@ class Package:
             "libdir": "usr/lib64" if self.kind == "rpm" else f"usr/lib/{ARCHITECTURES[self.architecture].triplet}",
             "cuda_target": _CUDA_TARGETS[self.architecture],
         }  # fmt: skip
+
+    def _parts(self) -> dict[str, str]:
+        """Versions of the packages that a meta-package brings; its own where the row does not say them."""
+        rows = self.row.entry.get("parts", {})
+        return {name: self.version for row in rows.values() for name in row} | rows.get(self.version, {})
 
     def fill(self, text: str) -> str:
         return fill(text, self.values)

@@ -54,6 +54,15 @@ def test_gsp_faults_are_noted_with_the_open_module(flavour: str, noted: bool) ->
     assert [("faults were reported on g5.xlarge" in note) for note in found] == [True] * noted
 
 
+@pytest.mark.parametrize(
+    ("node", "driver", "noted"), [("ecs", "580.178.04", 1), ("ecs", "", 0), ("eks", "580.178.04", 0)]
+)
+def test_services_of_ecs_s_own_gpu_ami_are_noted(node: str, driver: str, noted: int) -> None:
+    of = context("node_version: '1.35'" if node == "eks" else "", types="g6.xlarge", node=node)
+    found = notes(of, **({"nvidia_driver": driver} if driver else {}))
+    assert sum("nvidia-mps" in note and "amazon-ecs-ami" in note for note in found) == noted
+
+
 def test_flavour_boot_says_when_the_module_is_chosen() -> None:
     of = context("nvidia_driver: {flavour: boot}", types="p3.2xlarge p5.48xlarge")
     assert any(

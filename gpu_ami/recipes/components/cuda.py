@@ -46,12 +46,26 @@ def _cuda_section(context: ResolveContext, versions: Assignment, sources: Source
             sources.note(f"not established: whether driver {driver} was made for CUDA {version}; planned as if not")
         else:
             sources.note(_compatibility(mode, driver, version, row["minimum_driver"]))
+    _note_later_parts(context, version, sources)
     return {
         "version": version,
         "compatibility": mode,
         "packages": packages,
         "repository": nvidia.nvidia_repository(context, sources),
     }
+
+
+def _note_later_parts(context: ResolveContext, version: str, sources: Sources) -> None:
+    """The repository's newest packages fill a toolkit of an earlier update: its meta-package alone is planned."""
+    facts = context.facts.cuda
+    planned = facts["releases"][version]["package"].partition("-")[0]
+    same = [one for one in facts["updates"]["drivers"] if parts(one)[:2] == parts(planned)[:2]]
+    newest = max(same, key=parts, default=planned)
+    if planned[-1].isdigit() and parts(newest) > parts(planned):
+        sources.note(
+            f"CUDA {planned}: compiler and libraries may be those of {newest}, as NVIDIA's meta-packages accept later"
+            f" versions of what they bring ({facts['meta_packages']['source']})"
+        )
 
 
 def _compatibility(mode: str, driver: str, cuda: str, minimum: str) -> str:

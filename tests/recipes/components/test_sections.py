@@ -56,6 +56,16 @@ def test_nccl_is_the_build_that_was_packaged(system: str, cuda: str, nccl: str, 
 
 
 @pytest.mark.parametrize(
+    ("release", "noted"),
+    [("13.0", "CUDA 13.0.2: compiler and libraries may be those of 13.0.3"), ("13.3", ""), ("13.4", ""), ("13.5", "")],
+)
+def test_parts_of_a_toolkit_may_be_of_a_later_update(release: str, noted: str) -> None:
+    """Its meta-package asks for its parts' versions or later ones."""
+    _, notes = written(nvidia_driver="620.70.06", cuda=release)
+    assert [note.partition(", as NVIDIA's")[0] for note in notes if "may be those of" in note] == [noted][: bool(noted)]
+
+
+@pytest.mark.parametrize(
     ("driver", "cuda", "mode"),
     [("580.95.05", "13.0", "native"), ("580.65.06", "13.0", "minor"), ("570.211.01", "13.0", "forward")],
 )
