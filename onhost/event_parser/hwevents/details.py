@@ -39,6 +39,7 @@ _REPAIR = re.compile(
 _NVLINK = re.compile(
     r"NVLink: (?:fatal error detected|Link training failed) (?:on|for) links? (?P<link>\d{1,3})\b(?:[\d ]{0,80}\((?P<words>[^)]*)\))?"
 )
+_SW_LINK = re.compile(r"NVLINK_SW_DEFINED_ERROR +(?P<fatality>Fatal|Nonfatal) +XC[01] i\d Link (?P<link>\d{1,3})\b")
 _GSP = re.compile(r"Expected function (?P<function>\d+) \((?P<name>[A-Z0-9_]+)\)")
 _SM = re.compile(r"\(GPC (?P<gpc>\d+), TPC (?P<tpc>\d+)(?:, SM (?P<sm>\d+))?\)")
 _SXID_LINK = re.compile(r"\bLink (?P<link>\d+)\b")
@@ -100,6 +101,12 @@ def _nvlink(message: str) -> Optional[Dict[str, Any]]:
     return {"link": int(match.group("link")), **({"words": words.replace(" ", "").split(",")} if words else {})}
 
 
+def _software_link(message: str) -> Optional[Dict[str, Any]]:
+    """Xid 155: the link that went down while it was in use (nvlink_events.c of 615.71.09)."""
+    match = _SW_LINK.search(message)
+    return {"fatality": match.group("fatality"), "link": int(match.group("link"))} if match else None
+
+
 def _gsp(message: str) -> Optional[Dict[str, Any]]:
     match = _GSP.search(message)
     return {"function": int(match.group("function")), "function_name": match.group("name")} if match else None
@@ -120,7 +127,7 @@ def _repair(message: str) -> Optional[Dict[str, Any]]:
 
 _FAMILIES = {
     13: _graphics, 31: _mmu, 63: _remap, 64: _remap, 74: _nvlink, 94: containment, 95: containment,
-    119: _gsp, 136: _nvlink, 137: _mmu, 154: recovery, 160: _repair, 177: _remap,
+    119: _gsp, 136: _nvlink, 137: _mmu, 154: recovery, 155: _software_link, 160: _repair, 177: _remap,
 }  # fmt: skip
 
 

@@ -35,7 +35,10 @@ _XID_HIDDEN = re.compile(
 )
 _XID_WITHOUT_DEVICE = re.compile(r"(?:NVRM:\s*)+Xid:\s+(?P<code>\d{1,10}),\s*(?P<rest>\S.*)", re.DOTALL | re.ASCII)
 _SXID = re.compile(
-    r"(?:nvidia-)?(?P<switch>nvswitch\d{1,4}):\s*SXid\s*\(\s*(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))\s*\)\s*:\s*" + _CODE,
+    r"(?:nvidia-)?(?P<switch>nvswitch\d{1,4}):\s*SXid\s*\(\s*(?P<raw>(?:PCI:)?(?P<pci>"
+    + PCI
+    + r"))\s*\)\s*:\s*"
+    + _CODE,
     re.DOTALL | re.ASCII,
 )
 # error_nvswitch.c prints these after the first line of an event; ctrl_dev_nvswitch.h: severity 0 non-fatal, 1 fatal.
@@ -49,16 +52,21 @@ _LOST = re.compile(
 _LINE_FEED = r"(?:\\x0a|\s)+(?:NVRM:\s*)*"
 _LOST_WHOLE = re.compile(
     r"(?:NVRM:\s*)+The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))" + _LINE_FEED + r"\(PCI ID: "
-    r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}\) installed in this system has" + _LINE_FEED +
-    r"fallen off the bus and is not responding to commands\b"
+    r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}\) installed in this system has"
+    + _LINE_FEED
+    + r"fallen off the bus and is not responding to commands\b"
 )
 _LOST_FIRST = re.compile(r"(?:NVRM:\s*)+The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))\s*$")
 _LOST_MIDDLE = re.compile(r"(?:NVRM:\s*)+\(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\) installed in this system has\s*$")
 _LOST_LAST = re.compile(r"(?:NVRM:\s*)+fallen off the bus and is not responding to commands\.?\s*$")
-_UUID = re.compile(r"(?:NVRM:\s*)+GPU at (?P<raw>(?:PCI:)?(?P<pci>" + PCI + r")):\s+(?P<uuid>GPU-[0-9a-fA-F-]{8,64})\s*$")
+_UUID = re.compile(
+    r"(?:NVRM:\s*)+GPU at (?P<raw>(?:PCI:)?(?P<pci>" + PCI + r")):\s+(?P<uuid>GPU-[0-9a-fA-F-]{8,64})\s*$"
+)
 _BOARD_SERIAL = re.compile(r"(?:NVRM:\s*)+GPU Board Serial Number:\s*(?P<serial>[0-9A-Za-z]{1,40})\s*$")
 _GPU_SERIAL = re.compile(
-    r"(?:NVRM:\s*)+GPU (?P<raw>(?:PCI:)?(?P<pci>" + PCI + r")):\s+GPU serial number is (?P<serial>[0-9A-Za-z]{1,40})\.?\s*$"
+    r"(?:NVRM:\s*)+GPU (?P<raw>(?:PCI:)?(?P<pci>"
+    + PCI
+    + r")):\s+GPU serial number is (?P<serial>[0-9A-Za-z]{1,40})\.?\s*$"
 )
 _DRIVER = re.compile(r"(?:NVRM:\s*)+loading NVIDIA UNIX\b.*?\s(?P<version>\d{3}\.\d{1,3}(?:\.\d{1,3})?)(?:\s|$)")
 _RATE_LIMIT = re.compile(
@@ -73,7 +81,7 @@ _CAUSED_BY = re.compile(r" caused by previous Xid (?P<cause>\d{1,10})\s*$", re.A
 _BEGINNING = re.compile(
     r"Ch(?:annel)? |channel |Graphics |GPU |NVLink|Link |Row Remapper|Dynamic Page|DRAM |SRAM |An uncorrectable|High single|"
     r"Contained|Uncontained|Timeout |GSP |Error status|errorString|MMU Fault|Reset|RC watchdog|Class Error|Illegal Class|"
-    r"FAULT_|ESR |[A-Z][A-Z0-9_/]+(?: +[A-Z_]+)? +(?:Fatal|Nonfatal) |[0-9a-f]{4,8}[ (]"
+    r"FAULT_|ESR |[A-Z][A-Z0-9_/]+(?: +[A-Z_]+| degraded)? +(?:Fatal|Nonfatal) |[0-9a-f]{4,8}[ (]"
 )
 # The kernel puts the name of a process at the begin of some records, and a process may call itself `NVRM: Xid: 79,a`
 # (prctl(2), PR_SET_NAME: 15 bytes; the rest is the kernel's): `%s[%d]: segfault at …` (arch/x86/mm/fault.c), `%s[%d]: unhandled
@@ -85,6 +93,7 @@ _OF_A_PROCESS = re.compile(
     r": page allocation (?:failure|stalls)|: attempt to access beyond end)",
     re.DOTALL | re.ASCII,
 )
+_FEEDS = re.compile(r"(?:\\x0a)+$")  # some of the driver's messages end in a line feed of their own
 MESSAGE_LIMIT = 4096
 _NAME_LIMIT = 256  # the driver prints at most some 100 characters of a process name
 
@@ -192,7 +201,7 @@ def _xid(match: "re.Match[str]", paged: bool) -> Union[Xid, Broken]:
     if paged and cuts.ends_in_number(match):
         return Broken(match.string[:200], cuts.NUMBER)
     pid, process, message = _split_rest(fields["rest"])
-    message = message.strip()
+    message = _FEEDS.sub("", message.strip())
     cause = _CAUSED_BY.search(" " + message)
     gi, ci = fields.get("gi"), fields.get("ci")
     return Xid(
@@ -221,7 +230,11 @@ def _sxid(match: "re.Match[str]", paged: bool) -> Union[Sxid, Broken]:
         switch=match.group("switch"),
         message=message,
         follow_up=follow_up is not None or cuts.is_cut_follow_up(message),
-        word=word.group("word") if word else _FOLLOW_UP_WORDS.get(follow_up.group("severity") or "", "") if follow_up else "",
+        word=word.group("word")
+        if word
+        else _FOLLOW_UP_WORDS.get(follow_up.group("severity") or "", "")
+        if follow_up
+        else "",
         cut=cuts.missing_of_sxid(message, paged),
     )
 

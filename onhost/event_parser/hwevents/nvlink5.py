@@ -13,7 +13,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
 _LINE = re.compile(
-    r"(?P<unit>[A-Z0-9_/]+(?: [A-Z][a-z]+)?)\s+(?P<fatality>Fatal|Nonfatal|Non-fatal|Link Fatal)\s+XC(?P<xc>[01])\s+i(?P<instance>\d+)"
+    r"(?P<unit>[A-Z0-9_/]+(?: [A-Za-z][a-z]+)?)\s+(?P<fatality>Fatal|Nonfatal|Non-fatal|Link Fatal)\s+XC(?P<xc>[01])\s+i(?P<instance>\d+)"
     r"\s+Link\s+(?P<link>-?\d+)(?:\s*\((?P<words>0x[0-9a-fA-F]+(?:[ ,]+0x[0-9a-fA-F]+)+)(?P<closed>\s*\))?)?",
     re.ASCII,
 )
@@ -68,7 +68,9 @@ class Nvlink5:
         details = {
             "unit": match.group("unit"), "fatality": match.group("fatality"), "link": int(match.group("link")),
         }  # type: Dict[str, Any]  # fmt: skip
-        if (match.group("words") is None and _OPEN.match(message, match.end())) or (match.group("words") and not match.group("closed")):
+        if (match.group("words") is None and _OPEN.match(message, match.end())) or (
+            match.group("words") and not match.group("closed")
+        ):
             details["words_cut"] = True
         whole = len(words) > 2 or (len(words) == 2 and match.group("closed"))  # a line that was cut may end in a word
         if whole:

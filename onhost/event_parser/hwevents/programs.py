@@ -4,8 +4,8 @@ NVIDIA's fabric manager (`/var/log/fabricmanager.log`, journal): `[Jul 09 2024 1
 non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 61` (gpud, fabric-manager component); what
 systemd says of its unit. The Neuron runtime (`TDRV:function (FATAL-RT-UNDEFINED-STATE) [ND 0][NC 0] message`; Neuron Runtime
 troubleshooting guide 2.33.0). They are read in logs that a person names, never from the live kernel log. The driver's own lines are
-kernel records: versions that differ (`NVRM: API mismatch`), a dma-buf that it refuses, unified memory that no process gets any more
-(open-gpu-kernel-modules nv.c, nv-dmabuf.c, nv_gpu_ops.c).
+kernel records: versions that differ (`NVRM: API mismatch`), a dma-buf that it refuses, unified memory that no process gets any more,
+NVLinks whose state it cannot read (open-gpu-kernel-modules nv.c, nv-dmabuf.c, nv_gpu_ops.c, kernel_nvlink.c).
 """
 
 from __future__ import annotations
@@ -18,30 +18,51 @@ from .pci import PCI
 
 FABRIC_MANAGER, NEURON_RUNTIME, SYSTEMD = "fabric manager", "Neuron runtime", "systemd"
 VERSION_MISMATCH, DMABUF, FABRIC_MANAGER_FAILED = "DRIVER_VERSION_MISMATCH", "DMABUF_TOPOLOGY", "FABRIC_MANAGER_FAILED"
-UVM_FATAL = "UVM_FATAL_ERROR"
+UVM_FATAL, NVLINK_STATE = "UVM_FATAL_ERROR", "NVLINK_STATE_UNREADABLE"
 _NVRM = r"(?:NVRM:\s*)+"
 _LINE_FEED = r"(?:\\x0a|\s){1,20}(?:NVRM:\s{0,20}){0,3}"  # of searches: bounded, or a line of tags alone is read for each of them
 _VERSION = r"\d{3}\.\d{1,3}(?:\.\d{1,3})?"
 _MISMATCH = re.compile(_NVRM + r"API mismatch: the client\b")
 _CLIENT = re.compile(r"the client(?: '(?P<process>[^'\n]{0,40})'(?: \(pid (?P<pid>\d{1,10})\))?)?")
-_CLIENT_VERSION = re.compile(r"(?:client|NVRM:)(?: '[^']*'(?: \(pid \d+\))?)?(?:" + _LINE_FEED + r"|\s)has the version (?P<version>" + _VERSION + ")")
+_CLIENT_VERSION = re.compile(
+    r"(?:client|NVRM:)(?: '[^']*'(?: \(pid \d+\))?)?(?:"
+    + _LINE_FEED
+    + r"|\s)has the version (?P<version>"
+    + _VERSION
+    + ")"
+)
 _MODULE_VERSION = re.compile(
     r"this kernel module has(?:" + _LINE_FEED + r"|\s)the version (?P<version>" + _VERSION + r")|"
     r"NVRM:\s{0,20}the version (?P<alone>" + _VERSION + r")\."
 )  # fmt: skip
 # Later lines of the record, where it was printed as several.
 _MISMATCH_LATER = re.compile(
-    _NVRM + r"(?:(?:but )?this kernel module has the version |has the version " + _VERSION + r", but this|the version " + _VERSION + r"\.|"
+    _NVRM
+    + r"(?:(?:but )?this kernel module has the version |has the version "
+    + _VERSION
+    + r", but this|the version "
+    + _VERSION
+    + r"\.|"
     r"make sure that this kernel module|kernel module and all NVIDIA driver|components have the same|have the same version)"
 )
 _DMABUF = re.compile(_NVRM + r"dma-buf attach failed: (?:PCI )?topology not supported\b")
-_UVM_FATAL = re.compile(_NVRM + r"(?:nvGpuOpsReportFatalError: )?uvm encountered global fatal error(?: (?P<status>0x[0-9a-fA-F]{1,8}))?\b")
+_UVM_FATAL = re.compile(
+    _NVRM + r"(?:nvGpuOpsReportFatalError: )?uvm encountered global fatal error(?: (?P<status>0x[0-9a-fA-F]{1,8}))?\b"
+)
+# knvlinkDiscoverPostRxDetLinks_GH100 and others, until the next boot (kernel_nvlink.c).
+_NVLINK_STATE = re.compile(
+    _NVRM
+    + r"(?:GPU\d{1,3} )?knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w{1,20}: (?:Getting peer(?P<peer>\d{1,3})(?:'s)? postRxDetLinkMask|"
+    r"Failed to update Rx Detect Link mask)"
+)
 
 # `0:` in front of a message keeps it apart from the kernel's text: no record of the kernel begins so.
 _TAG = {FABRIC_MANAGER: "nv-fabricmanager: ", NEURON_RUNTIME: "neuron-runtime: ", SYSTEMD: "systemd: "}
 _SWITCH = re.compile(
     r"detected NVSwitch (?P<word>fatal|non-fatal) error (?P<code>\d{5})\b(?: on (?:fid|NodeId|node id) \d{1,4})?"
-    r"(?: on NVSwitch (?:pci|PCI) bus id (?P<pci>" + PCI + r"))?(?: physical id (?P<physical>\d{1,4}))?(?: port (?P<port>\d{1,4}))?",
+    r"(?: on NVSwitch (?:pci|PCI) bus id (?P<pci>"
+    + PCI
+    + r"))?(?: physical id (?P<physical>\d{1,4}))?(?: port (?P<port>\d{1,4}))?",
     re.ASCII,
 )
 # What the fabric manager says when it cannot work → the code. The first that fits. Bounded: each place is searched once.
@@ -68,7 +89,9 @@ _OF_FABRIC_MANAGER = re.compile(
     r"(?:^|[\s\]|:])(?:nv-fabricmanager|nvidia-fabricmanager(?:-start\.sh)?)(?:\[\d+\])?: (?P<message>.*)|"
     r"\[(?:ERROR|WARNING|CRITICAL|FATAL)\] \[tid \d+\]:? (?P<logged>.*)"
 )
-_BARE_FABRIC_MANAGER = re.compile(r"^(?:\S+ ){0,3}?(?P<message>(?:detected NVSwitch (?:non-)?fatal error \d{5}|fabric manager config file item).*)")
+_BARE_FABRIC_MANAGER = re.compile(
+    r"^(?:\S+ ){0,3}?(?P<message>(?:detected NVSwitch (?:non-)?fatal error \d{5}|fabric manager config file item).*)"
+)
 _OF_RUNTIME = re.compile(
     r"(?:\b(?:ERROR|FATAL|CRIT(?:ICAL)?)\s+(?P<module>[A-Z]{2,8}):(?P<function>\w+)\s+(?P<message>\S.*))|(?P<bare>\(FATAL-RT-UNDEFINED-STATE\).*)"
 )
@@ -86,16 +109,23 @@ _RUNTIME = tuple(
         ("RUNTIME_FATAL", r"^\(FATAL-RT-UNDEFINED-STATE\)"),
     )
 )  # fmt: skip
-_DEVICE = re.compile(r"\[(?:ND|MLA) (?P<device>\d{1,3})\]|\bNeuron Device (?P<named>\d{1,3})\b|\bnd(?P<short>\d{1,3})\b")
+_DEVICE = re.compile(
+    r"\[(?:ND|MLA) (?P<device>\d{1,3})\]|\bNeuron Device (?P<named>\d{1,3})\b|\bnd(?P<short>\d{1,3})\b"
+)
 _CORE = re.compile(r"\bNC (?P<core>\d{1,3})\b")
 # Other programs of the stack that write of failures into their own logs.
-_OTHERS = re.compile(r"\b(?:nv-hostengine|nvidia-persistenced|nvidia-imex|nvlsm|nvidia-powerd|nvidia-gridd|dcgm-exporter|neuron-monitor)\b", re.ASCII)
+_OTHERS = re.compile(
+    r"\b(?:nv-hostengine|nvidia-persistenced|nvidia-imex|nvlsm|nvidia-powerd|nvidia-gridd|dcgm-exporter|neuron-monitor)\b",
+    re.ASCII,
+)
 # A return code of the runtime, as exceptions of frameworks quote it.
 _RUNTIME_CODE = re.compile(r"\bNRT_EXEC_HW_ERR_\w{1,40}", re.ASCII)
 _FAILS = re.compile(r"(?i)\b(?:error|fail(?:s|ed|ure)?|fatal|cannot|unable|aborted)\b|\b(?:ERR|CRIT)\b")
 
 
-_MAY_HOLD = re.compile(rb"fabric|NVSwitch|\[tid |TDRV:|RT-UNDEFINED|NRT|NMGR:|nv-hostengine|nvidia-|nvlsm|dcgm|neuron-monitor").search
+_MAY_HOLD = re.compile(
+    rb"fabric|NVSwitch|\[tid |TDRV:|RT-UNDEFINED|NRT|NMGR:|nv-hostengine|nvidia-|nvlsm|dcgm|neuron-monitor"
+).search
 
 
 class StackError(NamedTuple):
@@ -153,7 +183,6 @@ def reports_failure(text: str) -> bool:
     return _OTHERS.search(text) is not None and _FAILS.search(text) is not None
 
 
-
 def parse_program(text: str) -> Optional[ProgramFact]:
     """The fact of a tagged line of `find_program`; None for any other text."""
     if text.startswith(_TAG[FABRIC_MANAGER]):
@@ -172,6 +201,9 @@ def parse_installation(text: str) -> Optional[StackError]:
     match = _UVM_FATAL.match(text)
     if match:
         return StackError(UVM_FATAL, {key: value for key, value in match.groupdict().items() if value}, _body(text))
+    match = _NVLINK_STATE.match(text)
+    if match:
+        return StackError(NVLINK_STATE, {key: value for key, value in match.groupdict().items() if value}, _body(text))
     is_first = _MISMATCH.match(text) is not None
     if not is_first and not _MISMATCH_LATER.match(text):
         return None
@@ -191,7 +223,9 @@ def _of_fabric_manager(message: str) -> Optional[ProgramFact]:
     if match:
         word = "Fatal" if match.group("word") == "fatal" else "Non-fatal"
         port = ", Link %s" % match.group("port") if match.group("port") else ""
-        return ProgramSxid(int(match.group("code")), word, match.group("pci") or "", word + port + " (" + message.strip() + ")")
+        return ProgramSxid(
+            int(match.group("code")), word, match.group("pci") or "", word + port + " (" + message.strip() + ")"
+        )
     for code, pattern in _FABRIC_MANAGER:
         found = pattern.search(message)
         if found:
