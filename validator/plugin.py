@@ -33,9 +33,11 @@ from validator.results import (
     HostResults,
     JournalWriter,
     RunningCheck,
+    RunningMark,
     Verdict,
     WaiverRecord,
     journal_of,
+    running_of,
 )
 from validator.transport import backend
 
@@ -85,6 +87,7 @@ class Run:
         self.machines: dict[Any, MachineUnderTest] = {}
         self.plan: PlanDocument | None = None
         self.journal = JournalWriter()
+        self.mark: RunningMark | None = None  # None without --results, and for several hosts
         self.waivers: list[waivers.Waiver] = []
         self.waiver_remarks: list[str] = []
         self.engine: ModuleType | None = None  # validator.engine, if checks run concurrently
@@ -183,6 +186,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         record = selection.make_distinct(selection.describe(item), item, host_run.checks)
         item.stash[CHECK] = host_run.checks[record.id] = RunningCheck(record)
         item.stash[HOST] = host_run
+    results = session.config.getoption("results")
+    if results is not None and len(hosts) == 1 and not session.config.getoption("collectonly"):
+        with contextlib.suppress(OSError):
+            session.config.stash[RUN].mark = RunningMark(running_of(results))
     gc.freeze()  # modules and items stay; garbage collection in them would take longer than the checks
     gc.enable()
     gc.set_threshold(100_000, 1000, 1000)  # little of what checks make is garbage in cycles, and reports stay
@@ -202,7 +209,7 @@ def _use_engine(config: pytest.Config, run: Run) -> None:
         reason = engine.unavailable()
         if not reason:
             run.engine, run.mode = engine, "checks run concurrently"
-            config.pluginmanager.register(engine.ConcurrentChecks(), "validator-engine")
+            config.pluginmanager.register(engine.ConcurrentChecks(_note_running), "validator-engine")
             return
     run.mode = f"checks run one after the other, with one round trip for each command: {reason}"
 
@@ -216,9 +223,29 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"validator: {config.stash[RUN].mode}"
 
 
+def _note_running(item: pytest.Item, *, runs: bool) -> None:
+    """Notes that an item goes on, or is suspended."""
+    mark = item.config.stash[RUN].mark
+    if mark is None:
+        return
+    if runs and (check := item.stash.get(CHECK, None)) is not None:
+        mark.set(check.record.json_text.encode("utf-8", errors="backslashreplace"))
+    else:
+        mark.clear()
+
+
+@contextlib.contextmanager
+def _noted(item: pytest.Item) -> Iterator[None]:
+    _note_running(item, runs=True)
+    try:
+        yield
+    finally:
+        _note_running(item, runs=False)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Iterator[None]:
-    with _exit_of_a_check():
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with _noted(item), _exit_of_a_check():
         return (yield)
 
 
@@ -230,15 +257,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
     deadline.arm(time.monotonic() + item.config.getoption("check_deadline"))
     try:
-        with _exit_of_a_check():
+        with _noted(item), _exit_of_a_check():
             return (yield)
     finally:
         deadline.arm(0.0)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown() -> Iterator[None]:
-    with _exit_of_a_check():
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    with _noted(item), _exit_of_a_check():
         return (yield)
 
 
@@ -286,6 +313,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitC
         _write_list(run, config.getoption("results"))
         return
     run.journal.close()
+    if run.mark is not None:
+        run.mark.close()
     if not _is_worker(config):  # xdist's run a part of the checks each
         _note_unreached(run, str(session.shouldfail or session.shouldstop or ""))
     waiver_records: list[WaiverRecord] = []

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import mmap
 import os
 import types
 import typing
@@ -340,6 +341,53 @@ def read_journal(path: Path) -> tuple[CheckRecord, ...]:
         with contextlib.suppress(ValueError):  # InvalidRecord is one
             records.append(CheckRecord.from_json(json.loads(line), str(path)))
     return tuple(records)
+
+
+def running_of(results: Path) -> Path:
+    """The file beside checks.json that has the check that runs now; it is there while checks run, or after a crash."""
+    return results.with_suffix(".running")
+
+
+class RunningMark:
+    """The check that runs now, for whoever finds this process dead: what crashes writes nothing more itself.
+
+    In shared memory, because it is changed whenever a check goes on.
+    """
+
+    _SIZE = 1 << 16
+
+    def __init__(self, path: Path) -> None:
+        """OSError: the file cannot be made, as on a full disk."""
+        self._path = path
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            os.posix_fallocate(descriptor, 0, self._SIZE)  # a page that the disk has no room for would be a SIGBUS
+            self._memory = mmap.mmap(descriptor, self._SIZE)
+        finally:
+            os.close(descriptor)
+
+    def set(self, record: bytes) -> None:
+        """record: the check's, JSON in one line."""
+        line = (record if len(record) < self._SIZE else b"") + b"\n"
+        self._memory[: len(line)] = line
+
+    def clear(self) -> None:
+        self._memory[:1] = b"\n"
+
+    def close(self) -> None:
+        """Removes the file: no check runs any more."""
+        self._memory.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def read_running(path: Path) -> CheckRecord | None:
+    """The check that ran when its process crashed; None where none did."""
+    try:
+        line = path.read_bytes().partition(b"\n")[0]
+        return CheckRecord.from_json(json.loads(line), str(path)) if line else None
+    except (OSError, ValueError):  # InvalidRecord is one
+        return None
 
 
 class RunningCheck:

@@ -24,6 +24,22 @@ _PROXY_HINT = (
     "HTTPS_PROXY names this proxy: correct it (http://USER:PASSWORD@HOST:PORT where it asks for a login), "
     "or name AWS's endpoints in NO_PROXY"
 )
+# What went wrong in TLS, by OpenSSL's and Go's words, and what to do about it.
+_TLS_HINTS = (
+    (
+        re.compile("CERTIFICATE_VERIFY_FAILED|x509: "),
+        "this machine does not trust the certificate: where a proxy inspects TLS, name its CA (AWS_CA_BUNDLE, or"
+        " ca_bundle of the profile); else compare endpoint and clock",
+    ),
+    (
+        re.compile("No such file or directory|NO_CERTIFICATE_OR_CRL_FOUND|NO_START_LINE"),
+        "AWS_CA_BUNDLE, REQUESTS_CA_BUNDLE or ca_bundle of the profile names no file with certificates: correct it",
+    ),
+    (
+        re.compile("WRONG_VERSION_NUMBER|HTTP_REQUEST|does not look like a TLS handshake"),
+        "what answers does not speak TLS: compare the place's endpoint (http or https) and HTTPS_PROXY",
+    ),
+)
 _REFUSED_ACTION = re.compile(r"not authorized to perform:? `?(?P<action>[a-z0-9-]+:[A-Za-z]+)")
 # "…, api error VcpuLimitExceeded: …" (SDK for Go v2), "VcpuLimitExceeded: …" (v1, and the code alone).
 _CODE = re.compile(r"(?<![\w.])(?P<code>[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*)(?=:\s)")
@@ -129,7 +145,7 @@ def _without_answer(action: str, text: str) -> GpuAmiError | None:
     if _NO_CREDENTIALS.search(text):
         return UsageError(f"{action}: no credentials for AWS", hint=_profiles())
     if _NOT_SENT.search(text):
-        return Unreachable(f"{action}: no connection to AWS", hint=_REACHABLE_HINT)
+        return Unreachable(f"{action}: no connection to AWS", hint=_tls_hint(text) or _REACHABLE_HINT)
     return _not_aws(action, "it cannot be parsed") if _NOT_PARSED.search(text) else None
 
 
@@ -256,6 +272,10 @@ def translated(action: str) -> Iterator[None]:
         raise CloudError(f"{action}: {error}", hint=hint) from error
     except exceptions.ProxyConnectionError as error:
         raise CloudError(f"{action}: {error}{_reason(error)}", hint=_PROXY_HINT) from error
+    except exceptions.SSLError as error:
+        if hint := _tls_hint(str(error)):
+            raise CloudError(f"{action}: {error}", hint=hint) from error
+        raise Unreachable(f"{action}: {error}", hint=_REACHABLE_HINT) from error  # such as its end in the handshake
     except exceptions.BotoCoreError as error:
         broken = isinstance(
             error,
@@ -273,6 +293,11 @@ def translated(action: str) -> Iterator[None]:
         raise _not_aws(action, reason) from error
     except NotOfAws as error:
         raise _not_aws(action, str(error)) from error
+
+
+def _tls_hint(text: str) -> str:
+    """What to do about an error of TLS; "" for one that may pass."""
+    return next((hint for pattern, hint in _TLS_HINTS if pattern.search(text)), "")
 
 
 def _reason(error: Any) -> str:

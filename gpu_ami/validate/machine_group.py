@@ -233,6 +233,7 @@ def check_all(  # noqa: PLR0913
             host.report = host.report.with_own_pass(error.results)
             lost = [watch.reason for watch in watches if watch.reason]
             if lost:
-                raise MachineLost(f"{host.report.instance_type}: {'; '.join(lost)}") from error
+                code = next(watch.code for watch in watches if watch.reason)
+                raise MachineLost(host.report.instance_type, "; ".join(lost), code) from error
             raise
     host.report = host.report.with_own_pass(results)

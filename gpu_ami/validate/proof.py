@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami import process
-from gpu_ami.cloud import Cloud, Place, log_groups, login, runs
+from gpu_ami.cloud import Cloud, Place, aws_errors, log_groups, login, runs
 from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, counted
 from gpu_ami.plan import cost, site_files
 from gpu_ami.progress import Progress
@@ -283,7 +283,16 @@ def check_files(proof: Proof, host: HostRecord, files: Callable[[], HostReport])
 
 
 class MachineLost(MachineError):
-    """The instance was paused, stopped or terminated while it was checked: no further pass is tried on it."""
+    """The instance was paused, stopped or terminated while it was checked: no further pass is tried on it.
+
+    is_unavailable: EC2 took its capacity back, as from a Spot Instance.
+    """
+
+    def __init__(self, instance_type: str, reason: str, code: str) -> None:
+        """reason: a sentence; code: of EC2's StateReason, "" for none."""
+        why = aws_errors.from_state_reason(f"{instance_type}: {reason}", code, "")
+        super().__init__(why.message, hint=why.hint, code=code)
+        self.is_unavailable = isinstance(why, CapacityError)
 
 
 def check_machine(proof: Proof, host: HostRecord, target: Target, cloud: Cloud | None = None, after: str = "") -> None:
@@ -311,7 +320,7 @@ def check_machine(proof: Proof, host: HostRecord, target: Target, cloud: Cloud |
     except ChecksIncomplete as error:
         _add_results(host, error.results, after)
         if watch and watch.reason:
-            raise MachineLost(f"{target.instance_type}: {watch.reason}") from error
+            raise MachineLost(target.instance_type, watch.reason, watch.code) from error
         raise
     except KeyboardInterrupt:  # the validator ran in the main thread: what it had judged is in its journal
         if host.partial:
@@ -328,7 +337,8 @@ def _add_results(host: HostRecord, results: HostResults, after: str) -> None:
 
 def record_error(host: HostRecord, error: GpuAmiError) -> None:
     """What kept a machine from being checked. Only an error that shows a defect of the image blames the image."""
-    verdict: Verdict = UNAVAILABLE if isinstance(error, CapacityError) else UNPROVEN
+    unavailable = isinstance(error, CapacityError) or (isinstance(error, MachineLost) and error.is_unavailable)
+    verdict: Verdict = UNAVAILABLE if unavailable else UNPROVEN
     host.update(error=str(error), error_verdict=FAIL if is_at_fault(error) else verdict)
 
 

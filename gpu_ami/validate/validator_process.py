@@ -6,9 +6,10 @@ it. It writes checks.json at its end and a line of checks.jsonl after each check
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,16 @@ from gpu_ami.plan import site_folder
 from gpu_ami.validate.machines import deadlines
 from validator import isolation
 from validator.file_account import KEPT_FILE
-from validator.results import HostResults, InvalidRecord, journal_of, read_journal
+from validator.results import (
+    CheckRecord,
+    HostResults,
+    InvalidRecord,
+    Verdict,
+    journal_of,
+    read_journal,
+    read_running,
+    running_of,
+)
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -34,6 +44,7 @@ PYTEST = (
 _COMPLETED = (0, 1)  # pytest's exit status: all passed, or some failed; with any other the run did not complete
 HOST_SECONDS = 1800.0  # one host's checks, all together: metrics may take 15 minutes to arrive
 _COLLECT_SECONDS = 120.0
+_STOPPED = (-signal.SIGTERM, -signal.SIGKILL)  # by this program, at a deadline or as the machine is gone
 RESULTS_FILE = "checks.json"
 LOG_FILE = "validator.log"
 
@@ -80,7 +91,7 @@ def run_checks(
     ChecksIncomplete: it was stopped, exceeded its deadline or crashed. MachineError: it left nothing at all.
     """
     results = folder / RESULTS_FILE
-    for old in (results, journal_of(results), folder / KEPT_FILE):
+    for old in (results, journal_of(results), running_of(results), folder / KEPT_FILE):
         old.unlink(missing_ok=True)  # never judge an earlier run's results
     hint = f"see {folder / LOG_FILE}"
     try:
@@ -90,6 +101,8 @@ def run_checks(
     except OSError as error:  # this machine's disk is full
         raise _incomplete(f"{error.filename or folder}: {error.strerror}", target, results, hint) from error
     details = process.describe(done)
+    if done.returncode not in (*_COMPLETED, *_STOPPED) and (crashed := read_running(running_of(results))):
+        raise _crashed(done, crashed, target, results, details)
     if done.returncode not in _COMPLETED:
         raise _incomplete(f"the validator did not run all checks on {target.url}", target, results, hint, details)
     try:
@@ -162,6 +175,24 @@ def _incomplete(
 ) -> ChecksIncomplete:
     host_results = partial_results(results.parent, target.url)
     return ChecksIncomplete(message, host_results, hint=hint, details=details)
+
+
+def _crashed(
+    done: process.Completed, check: CheckRecord, target: Target, results: Path, details: Sequence[str]
+) -> ChecksIncomplete:
+    """The validator ended within a check, which is an error of that check; those that had ended keep their results."""
+    running_of(results).unlink(missing_ok=True)
+    status = done.returncode
+    how = f"exit status {status}" if status >= 0 else signal.strsignal(-status) or f"signal {-status}"
+    message = f"the check ended the validator's process ({how})"
+    judged = [one for one in partial_results(results.parent, target.url).checks if one.id != check.id]
+    crashed = replace(check, verdict=Verdict.ERROR, message=message)
+    return ChecksIncomplete(
+        f"{check.id} ended the validator's process on {target.url} ({how}): checks that had not ended have no result",
+        HostResults(target.url, (*judged, crashed)),
+        hint=f"correct that check, or leave it out (-k); see {results.parent / LOG_FILE}",
+        details=details,
+    )
 
 
 def command_line(

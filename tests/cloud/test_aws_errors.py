@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from botocore import exceptions
 
 from gpu_ami.cloud import Cloud, aws_errors
 from gpu_ami.cloud.place import ApiAccess, Credentials, Place
@@ -364,3 +365,29 @@ def endpoint() -> Iterator[Callable[[str, bytes], str]]:
 
     yield start
     listening.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "passes"),
+    [
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate", "AWS_CA_BUNDLE", False),
+        ("[Errno 2] No such file or directory", "names no file with certificates", False),
+        ("[X509: NO_CERTIFICATE_OR_CRL_FOUND] no certificate or crl found", "names no file with certificates", False),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "does not speak TLS", False),
+        ("[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol", "reachable", True),
+    ],
+)
+def test_an_error_of_tls_says_what_to_correct(text: str, hint: str, passes: bool) -> None:
+    """As OpenSSL 3 says it. A handshake that ends is the connection's: it is waited for."""
+    with pytest.raises(GpuAmiError) as caught, aws_errors.translated("describing i-1"):
+        raise exceptions.SSLError(endpoint_url="https://ec2.us-east-1.amazonaws.com/", error=text)
+    assert caught.value.exit_code == 4 and text in caught.value.message and hint in caught.value.hint
+    assert aws_errors.may_pass(caught.value) is passes
+
+
+def test_a_certificate_that_packer_does_not_trust_is_said() -> None:
+    text = (
+        "RequestError: send request failed\ncaused by: Post https://ec2/: x509: certificate signed by unknown authority"
+    )
+    error = aws_errors.from_text("Packer", text)
+    assert error and error.exit_code == 4 and "AWS_CA_BUNDLE" in error.hint

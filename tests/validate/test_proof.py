@@ -19,7 +19,7 @@ from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate import validator_process
 from gpu_ami.validate.machines import console, machine
 from gpu_ami.validate.machines.restarts import RESTARTS
-from gpu_ami.validate.proof import IMAGE_FILES, CheckOutput, ProofOptions, check_files
+from gpu_ami.validate.proof import IMAGE_FILES, CheckOutput, MachineLost, ProofOptions, check_files, record_error
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
 from tests import forked_pytest
@@ -191,3 +191,22 @@ def test_total_is_what_was_selected(line: str) -> None:
     read = CheckOutput()
     read.line(line)
     assert read.total == 7
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "advice"),
+    [
+        ("Server.SpotInstanceTermination", "UNAVAILABLE", "add on-demand to its ways"),
+        ("Server.InsufficientInstanceCapacity", "UNAVAILABLE", "another Availability Zone"),
+        ("Client.UserInitiatedShutdown", "UNPROVEN", "somebody, or a `gpu-ami sweep` elsewhere"),
+        ("Server.InternalError", "UNPROVEN", "try again"),
+        ("", "UNPROVEN", ""),
+    ],
+)
+def test_a_machine_that_ec2_took_back_was_not_available(code: str, verdict: str, advice: str) -> None:
+    """A Spot interruption during the checks is a lack of capacity, as it is before them and at a builder."""
+    host = HostRecord(HostReport("g5.12xlarge"))
+    record_error(host, MachineLost("g5.12xlarge", "instance i-1 is shutting-down: said EC2", code))
+    assert host.report.error_verdict == verdict
+    assert host.report.error.startswith("g5.12xlarge: instance i-1 is shutting-down: said EC2")
+    assert advice in host.report.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -97,15 +98,51 @@ def test_full_disk_is_named(tmp_path: Path) -> None:
         run(tmp_path, "print('x' * 100)")
 
 
+CRASHES = {
+    "os._exit(9)": "exit status 9",
+    "ctypes.string_at(0)": "Segmentation fault",
+    "os.abort()": "Aborted",
+    "os.kill(os.getpid(), 7)": "Bus error",
+}
+
+
+_OF_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter an image")
+
+
 @pytest.mark.slow
-def test_validator_journals_each_check_as_it_ends(tmp_path: Path) -> None:
-    """The real one, on this machine's own files: the second check never ends."""
-    (tmp_path / "test_mine.py").write_text("import os\ndef test_a(): pass\ndef test_b(): os._exit(9)\n")
-    command = [*validator_process.PYTEST, f"--results={tmp_path}/checks.json", str(tmp_path / "test_mine.py")]
+@pytest.mark.parametrize("host", ["", pytest.param("host", marks=_OF_ROOT)])
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_check_that_ends_the_validator_is_named(crash: str, host: str, tmp_path: Path) -> None:
+    """The real one, on this machine's own files: what had ended keeps its result, and what crashed is an error."""
+    text = f"import ctypes, os\ndef test_a({host}): pass\ndef test_b({host}): {crash}\ndef test_c({host}): pass\n"
+    (tmp_path / "test_mine.py").write_text(text)
+    command = [
+        *validator_process.PYTEST,
+        f"--results={tmp_path}/checks.json",
+        *(["--hosts=image://%2F"] if host else []),
+    ]
     with pytest.raises(ChecksIncomplete) as caught:
+        run_checks([*command, str(tmp_path / "test_mine.py")], validator_process.environment(None), TARGET, tmp_path)
+    first, crashed = caught.value.results.checks
+    assert isinstance(first, CheckRecord) and (first.id, first.verdict) == ("test_mine::test_a", "PASS")
+    assert (crashed.id, crashed.verdict) == ("test_mine::test_b", "ERROR")
+    assert crashed.message == f"the check ended the validator's process ({CRASHES[crash]})"
+    assert caught.value.message.startswith("test_mine::test_b ended the validator's process on ssh://")
+    assert "leave it out (-k)" in caught.value.hint and not (tmp_path / "checks.running").exists()
+
+
+@pytest.mark.slow
+def test_a_check_that_crashes_without_a_host_is_named_without_the_engine(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text("import os\ndef test_a(): pass\ndef test_b(): os._exit(9)\n")
+    command = [
+        *validator_process.PYTEST,
+        "--serial",
+        f"--results={tmp_path}/checks.json",
+        str(tmp_path / "test_mine.py"),
+    ]
+    with pytest.raises(ChecksIncomplete, match=r"test_mine::test_b ended") as caught:
         run_checks(command, validator_process.environment(None), TARGET, tmp_path)
-    (record,) = caught.value.results.checks
-    assert isinstance(record, CheckRecord) and (record.id, record.verdict) == ("test_mine::test_a", "PASS")
+    assert [record.verdict for record in caught.value.results.checks] == ["PASS", "ERROR"]
 
 
 def test_a_host_behind_a_program_is_checked_through_it(tmp_path: Path) -> None:

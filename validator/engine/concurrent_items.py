@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -80,10 +80,23 @@ def is_beside_live(item: pytest.Item) -> bool:
     return marker_of(item, "beside_live") is not None and not item.config.getoption("provoke_xid", False)
 
 
+class NoteRunning(Protocol):
+    """What is told of an item that goes on (runs), or is suspended."""
+
+    def __call__(self, item: pytest.Item, *, runs: bool) -> None: ...
+
+
 class ConcurrentItems:
     """Items that run concurrently. The `reports` of an item are complete once it is among those that have `ended`."""
 
-    def __init__(self, session: pytest.Session, items: list[pytest.Function], nextitem: pytest.Item | None) -> None:
+    def __init__(
+        self,
+        session: pytest.Session,
+        items: list[pytest.Function],
+        nextitem: pytest.Item | None,
+        note_running: NoteRunning,
+    ) -> None:
+        """note_running: called when an item goes on, and when it is suspended or has ended."""
         self.session = session
         self.items = items
         self.nextitem = nextitem
@@ -97,7 +110,9 @@ class ConcurrentItems:
         self._session_entry = {session: stack[session]} if session in stack else {}
         hosts: dict[Any, _SharedState] = {}
         self._states = {
-            item: _ItemState(session, item, hosts.setdefault(_host_of(item), _SharedState(self._session_entry)))
+            item: _ItemState(
+                session, item, hosts.setdefault(_host_of(item), _SharedState(self._session_entry)), note_running
+            )
             for item in items
         }
         for item, state in self._states.items():
@@ -316,8 +331,11 @@ def _restore(fixtures: dict[Any, tuple[Any, list[Any]]]) -> None:
 class _ItemState:
     """The fixtures and output of one item while it is suspended."""
 
-    def __init__(self, session: pytest.Session, item: pytest.Function, shared: _SharedState) -> None:
+    def __init__(
+        self, session: pytest.Session, item: pytest.Function, shared: _SharedState, note_running: NoteRunning
+    ) -> None:
         self.session = session
+        self._note_running = note_running
         self.item = item
         self.shared = shared
         self.parents = item.listchain()[:-1]
@@ -344,9 +362,11 @@ class _ItemState:
         if self._phase is not None and os.environ.get(_PHASE) != self._phase:
             os.environ[_PHASE] = self._phase
         self._streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (self._out, self._err)
+        self._note_running(self.item, runs=True)
 
     def leave(self) -> None:
         """Saves the state of this item, which is suspended or has ended."""
+        self._note_running(self.item, runs=False)
         sys.stdout, sys.stderr = self._streams
         # `with host.sudo()` sets its own get_command on a backend (the host's or its root twin's) that all items share.
         own = [(of_host, of_host.__dict__.pop("get_command", None)) for of_host in self._link.backends]

@@ -24,6 +24,7 @@ from validator.engine import pytest_internals, scheduler
 from validator.engine.batches import changes
 from validator.engine.concurrent_items import (
     ConcurrentItems,
+    NoteRunning,
     OnlySession,
     can_run_concurrently,
     is_live,
@@ -39,7 +40,8 @@ _LIMIT = 2000  # functions and values examined for one check; one with more is a
 class ConcurrentChecks:
     """A pytest plugin."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_running: NoteRunning) -> None:
+        self._note_running = note_running
         self._reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of items that have run and not reported
         self._reported: set[pytest.Item] = set()  # items that were reported while later ones ran
         self._own_loop = False  # whether the loop below runs
@@ -114,7 +116,7 @@ class ConcurrentChecks:
         chosen = set(concurrent)
         self._not_run = deque(item for item in remaining if item not in chosen)
         nextitem = self._not_run[0] if self._not_run else None
-        items = ConcurrentItems(session, list(concurrent), nextitem)
+        items = ConcurrentItems(session, list(concurrent), nextitem, self._note_running)
         tasks = items.tasks(self._mutating, session.config.getoption("check_deadline"))
         deadline.install()
         report = functools.partial(self._report_ended, session, deque(remaining), items)

@@ -126,7 +126,7 @@ class Watch:
     """
 
     def __init__(self, cloud: Cloud, instance_id: str, on_trouble: Callable[[str], object]) -> None:
-        self.reason = ""
+        self.reason, self.code = "", ""  # of a machine that is lost; the code of its StateReason
         self._cloud, self._instance_id, self._on_trouble = cloud, instance_id, on_trouble
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._poll, name=f"watch {instance_id}", daemon=True)
@@ -143,9 +143,11 @@ class Watch:
     def _poll(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
             try:
-                self.reason = trouble(self._cloud.instance(self._instance_id))
+                instance = self._cloud.instance(self._instance_id)
             except GpuAmiError:
                 continue
+            self.code = str((instance.get("StateReason") or {}).get("Code") or "")
+            self.reason = trouble(instance)
             if self.reason:
                 self._on_trouble(self.reason)
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -70,6 +70,16 @@ def test_trouble_is_reported_once_and_a_refused_poll_is_repeated(monkeypatch: py
         assert reported.wait(30)
     join_watch()
     assert seen == [looking.reason] == ["instance i-1 is stopped: taken"]
+
+
+def test_the_code_of_the_state_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "POLL_SECONDS", 0.01)
+    reported = threading.Event()
+    lost = instance("shutting-down", "Server.SpotInstanceTermination", "Server.SpotInstanceTermination: it was taken")
+    with Watch(cast("Any", Ec2(lost)), "i-1", lambda _: reported.set()) as looking:
+        assert reported.wait(30)
+    join_watch()
+    assert looking.code == "Server.SpotInstanceTermination"
 
 
 def test_nothing_is_reported_of_a_machine_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
