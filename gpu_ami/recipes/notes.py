@@ -10,7 +10,14 @@ from typing import Any
 
 from gpu_ami.recipes import solver
 from gpu_ami.recipes.facts import Facts, Sources, branch
-from gpu_ami.recipes.rules import ResolveContext, accepted_notes, advisory_notes, bundled_plugin, unknown_layout
+from gpu_ami.recipes.rules import (
+    ResolveContext,
+    accepted_notes,
+    advisory_notes,
+    bundled_plugin,
+    unestablished_modules,
+    unknown_layout,
+)
 
 _SECURE_BOOT = (
     "Secure Boot: DKMS builds the driver's module on the builder and signs it, if at all, with a key that it makes "
@@ -26,7 +33,7 @@ def remark(context: ResolveContext, versions: Mapping[str, str], sources: Source
     _kernel_modules(context, versions, sources)
     _network(context, versions, sources)
     _node(context, versions, sources)
-    for note in accepted_notes(context, versions):
+    for note in (*accepted_notes(context, versions), *unestablished_modules(context, versions)):
         sources.note(note)
     for note in advisory_notes(context, versions):
         sources.note(note)

@@ -63,6 +63,16 @@ def test_services_of_ecs_s_own_gpu_ami_are_noted(node: str, driver: str, noted: 
     assert sum("nvidia-mps" in note and "amazon-ecs-ami" in note for note in found) == noted
 
 
+@pytest.mark.parametrize(
+    ("flavour", "gdrcopy", "noted"), [("proprietary", "2.6", 1), ("open", "2.6", 0), ("proprietary", "2.5.2", 0)]
+)
+def test_a_module_that_is_not_known_to_work_is_noted(flavour: str, gdrcopy: str, noted: int) -> None:
+    """2.5.2 does not load there, which is refused; no report of 2.6 was found."""
+    of = context(f"{{kernel: {{version: '6.18'}}, nvidia_driver: {{flavour: {flavour}}}}}", types="p5.48xlarge")
+    found = [note for note in notes(of, nvidia_driver="580.178.04", gdrcopy=gdrcopy) if "NVIDIA/gdrcopy#335" in note]
+    assert [note.startswith("GDRCopy 2.6 on kernel 6.18: ") for note in found] == [True] * noted
+
+
 def test_flavour_boot_says_when_the_module_is_chosen() -> None:
     of = context("nvidia_driver: {flavour: boot}", types="p3.2xlarge p5.48xlarge")
     assert any(

@@ -58,6 +58,7 @@ from gpu_ami.recipes.rules.incompatibilities import (
     kernel_module_rule,
     refusal,
     runtime_advisories,
+    unestablished_modules,
     unknown_layout,
 )
 from gpu_ami.recipes.rules.interconnect import NETWORK_RULES, bundled_plugin
@@ -116,6 +117,7 @@ __all__ = [
     "refusal",
     "runs_natively",
     "runtime_advisories",
+    "unestablished_modules",
     "unknown_layout",
     "version_kind",
     "versioned",

@@ -174,6 +174,16 @@ def does_not_build(context: ResolveContext, component: str, version: str) -> Row
     return None
 
 
+def unestablished_modules(context: ResolveContext, versions: Assignment) -> Iterator[str]:
+    """A sentence for each module whose first release that builds is not established."""
+    for component, version in versions.items():
+        rows = rows_for(context, component) if component not in context.provided else ()
+        for row in rows:
+            if row.get("unverified") and does_not_build(context, component, version) is None:
+                label = context.label(component)
+                yield f"{label} {version} on kernel {context.kernel}: {row['why']} ({row['source']})"
+
+
 def kernel_module_rule(component: str) -> tuple[tuple[str, ...], Rule]:
     """The rule of one component, with the name under which it is judged."""
 
