@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -282,13 +282,30 @@ class Builder:
             template=template,
         )
         try:
-            return packer.build(packer_run)
+            with nullcontext() if template else self._ended_by_packer():
+                return packer.build(packer_run)
         except BuildError as error:
             note = system_packages(self.plan.document, self.cloud.place) if _NO_PACKAGE.search(error.message) else ""
             if note:
                 text = f"{error.message} ({note}; a role installs them with update_cache: true)"
                 raise BuildError(text, details=error.details, hint=error.hint) from error
             raise
+
+    @contextmanager
+    def _ended_by_packer(self) -> Iterator[None]:
+        """Keeps the run's record for `sweep` where a Packer that failed left a builder, as after a crash."""
+        try:
+            yield
+        except BaseException:
+            if not all(map(self._has_ended, self._instances)):
+                runs.leave_behind(self.run.folder)
+            raise
+
+    def _has_ended(self, instance_id: str) -> bool:
+        try:
+            return self.cloud.instance(instance_id)["State"]["Name"] in ("shutting-down", "terminated")
+        except GpuAmiError as error:
+            return aws_errors.is_not_found(error.code)
 
     def _on_instance(self, instance_id: str) -> None:
         self._instances.append(instance_id)

@@ -37,6 +37,8 @@ _DETAIL = re.compile(r"^(?:\s|Adding tag: |==> |AMIs were created|No volumes to 
 
 # "Errors" of the plugins (amazon 1.8.2, ansible 1.1.7) after which they go on.
 _HARMLESS = re.compile(r"Warning: |Error tagging source instance's network interface ")
+# What the plug-in says of its own clean-up (amazon 1.8.2, Packer 1.6.6); it may be the only error of a build.
+_LEFT = re.compile(r"may still be around|Please delete the \w+ manually")
 _STATE_CHANGE = "Instance state change details: "
 
 
@@ -58,6 +60,7 @@ class Reader:
         self._started = time.monotonic()
         self._last: deque[str] = deque(maxlen=_TAIL_LINES)
         self._packer_errors: list[str] = []
+        self.left: list[str] = []  # what Packer says it could not remove
         self.play = Play(note, on_task)
 
     def line(self, raw: str) -> None:
@@ -69,7 +72,9 @@ class Reader:
                 self._read(kind, line)
             first = next((line for line in lines if line.strip()), "")
             # What Ansible writes to stderr is an "error", too.
-            if kind == "error" and first and not is_failure(first) and not _HARMLESS.match(first):
+            if kind == "error" and _LEFT.search(text):
+                self.left.append(" ".join(" ".join(lines).split()))
+            elif kind == "error" and first and not is_failure(first) and not _HARMLESS.match(first):
                 self._packer_errors.append(" ".join(" ".join(lines).split()))
 
     def end(self) -> None:
@@ -273,29 +278,37 @@ def build(packer_run: PackerRun) -> Made:
             packer_run.on_builder,
             lambda number, task: packer_run.progress.update(task, step=number),
         )
-        done = run(
-            [
-                *command,
-                packer_run.root / packer_run.template if packer_run.template else packer.template(packer_run.root),
-            ],
-            timeout=packer_run.timeout,
-            # The second names the run's folder, by which `sweep` finds what a killed run has left.
-            env=_quiet()
-            | place.api.environment()  # the plugin ignores custom_endpoint_ec2 for some calls, not AWS_ENDPOINT_URL
-            | _polling(packer_run.poll_seconds, packer_run.timeout)
-            | {"TMPDIR": temporary, "GPU_AMI_BUILD": f"{private}/"},
-            # The caller's AWS_ENDPOINT_URL_EC2 would have precedence over the place's own endpoint.
-            without=tuple(place.api.environment().keys() & {"AWS_ENDPOINT_URL"}),
-            check=False,
-            on_line=reader.line,
-            stop_with=signal.SIGINT,
-            grace=CLEANUP_SECONDS,
-            on_kill=on_kill,
-            error=BuildError,
-        )
-        reader.end()
+        try:
+            done = run(
+                [
+                    *command,
+                    packer_run.root / packer_run.template if packer_run.template else packer.template(packer_run.root),
+                ],
+                timeout=packer_run.timeout,
+                # The second names the run's folder, by which `sweep` finds what a killed run has left.
+                env=_quiet()
+                | place.api.environment()  # the plugin ignores custom_endpoint_ec2 for some calls, not AWS_ENDPOINT_URL
+                | _polling(packer_run.poll_seconds, packer_run.timeout)
+                | {"TMPDIR": temporary, "GPU_AMI_BUILD": f"{private}/"},
+                # The caller's AWS_ENDPOINT_URL_EC2 would have precedence over the place's own endpoint.
+                without=tuple(place.api.environment().keys() & {"AWS_ENDPOINT_URL"}),
+                check=False,
+                on_line=reader.line,
+                stop_with=signal.SIGINT,
+                grace=CLEANUP_SECONDS,
+                on_kill=on_kill,
+                error=BuildError,
+            )
+        finally:
+            reader.end()
+            for text in reader.left:
+                packer_run.progress.note(f"not removed: {text}")
+                if run_folder:
+                    runs.leave_behind(run_folder)
     if done.returncode != 0:
-        raise build_failure(done.returncode, reader, records / LOG_FILE)
+        error = build_failure(done.returncode, reader, records / LOG_FILE)
+        error.details = (*error.details, *(f"not removed: {text}" for text in reader.left))
+        raise error
     converged = reader.play.converged
     if converged:
         packer_run.progress.note(f"Ansible: {converged.text()}")

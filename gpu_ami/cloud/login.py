@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami import process
-from gpu_ami.cloud import runs
+from gpu_ami.cloud import aws_errors, runs
 from gpu_ami.cloud.place import JUMP_HOST_PATTERN, SESSION_MANAGER, Place
 from gpu_ami.cloud.sweep import key_name
 from gpu_ami.errors import GpuAmiError, MachineError, UsageError
@@ -136,7 +136,13 @@ def temporary_key(
 ) -> Iterator[str]:
     """Name of a key pair that lives as long as the block. on_leftover: gets the error if it cannot be deleted."""
     name = key_name(run.id) + suffix
-    cloud.import_key(name, make_key(run), tags)
+    public_key = make_key(run)
+    try:
+        cloud.import_key(name, public_key, tags)
+    except BaseException as error:
+        if not isinstance(error, GpuAmiError) or aws_errors.may_have_happened(error):  # its answer may be lost
+            clean_up(run, lambda: cloud.delete_key(name), on_leftover or (lambda _: None))
+        raise
     with removed_after(run, lambda: cloud.delete_key(name), on_leftover):
         yield name
 

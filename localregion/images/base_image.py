@@ -84,7 +84,7 @@ def add_files(sha: hashlib._Hash, folder: Path, without: str = "") -> None:
 def ensure(home: Path, progress: Progress, architecture: str = DEFAULT, release: Release = BOOKWORM) -> BaseImage:
     """The image in `home/base`, built when what makes it has changed (about a minute; emulated, several)."""
     image = make_image(home / "base", architecture, release)
-    with only_one(home / "base") as base:
+    with only_one(home / "base", progress) as base:
         if image.path.exists():
             os.utime(image.path)
             return image
@@ -97,7 +97,7 @@ def ensure(home: Path, progress: Progress, architecture: str = DEFAULT, release:
 
 def ensure_archive(home: Path, progress: Progress, architecture: str = DEFAULT, release: Release = BOOKWORM) -> Path:
     """The image's tree as a tar, of which emulated distributions and sandboxes are made; kept beside the image."""
-    with only_one(home / "base") as base:
+    with only_one(home / "base", progress) as base:
         return _archive(base, progress, architecture, release)
 
 
@@ -143,9 +143,14 @@ def _forget_old(base: Path) -> None:
 
 
 @contextlib.contextmanager
-def only_one(base: Path) -> Iterator[Path]:
-    """`base`, made where it is not there; one process at a time is inside the block."""
-    with locked(base / "lock"):
+def only_one(base: Path, progress: Progress | None = None) -> Iterator[Path]:
+    """`base`, made where it is not there; one process at a time is inside. progress: gets a line of a wait."""
+
+    def say() -> None:
+        if progress is not None:
+            progress.note(f"another gpu-ami makes images in {base}; waiting for it")
+
+    with locked(base / "lock", say):
         yield base
 
 

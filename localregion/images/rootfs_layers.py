@@ -231,7 +231,7 @@ def ensure(base: Base, home: Path, progress: Progress) -> Tree:
     for layer in base.layers:
         below = layer.digest(below)
         folder = trees / f"{layer.name}-{below}"
-        with base_image.only_one(trees):
+        with base_image.only_one(trees, progress):
             if not folder.exists():
                 with progress.stage(f"base image {base.name}: {layer.name}"):
                     build_rootfs(layer, folders, folder, home, base.architecture)
@@ -271,7 +271,7 @@ def _ensure_debian(home: Path, trees: Path, progress: Progress, base: Base) -> P
     layer = trees / f"debian-{base_image.digest(base.architecture, base.release)}"
     if not layer.exists():
         archive = base_image.ensure_archive(home, progress, base.architecture, base.release)
-        with base_image.only_one(trees):
+        with base_image.only_one(trees, progress):
             if not layer.exists():
                 with progress.stage("extract the base image's tree"):
                     extract(archive, layer)

@@ -175,7 +175,7 @@ def ensure_disk(base: Base, digest: str, home: Path, progress: Progress) -> Path
     disk = home / "base" / f"{base.name}-{digest}.raw"
     if not disk.exists():
         tree = rootfs_layers.ensure(base, home, progress)
-        with base_image.only_one(home / "base") as folder:
+        with base_image.only_one(home / "base", progress) as folder:
             if not disk.exists():
                 with progress.stage(f"base image {base.name}: write the disk"), base_image.scratch(folder) as work:
                     write_disk(tree, work, base.architecture)

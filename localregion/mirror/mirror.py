@@ -15,7 +15,6 @@ URL, key and fingerprint are in `variables/facts/cloudwatch_agent.yml`; an unver
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -26,8 +25,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -35,6 +33,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.files import locked
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
@@ -159,7 +158,7 @@ def ensure(
     mirror_content.resolve(asked, agent_package)
     base = home / "mirror"
     base.mkdir(parents=True, exist_ok=True)
-    with _only_one(base / "lock"):
+    with locked(base / "lock", lambda: progress.note("another gpu-ami builds the package mirror; waiting for it")):
         key = signing.signing_key(home)
         pool = Pool(base / "pool", key)
         recent = [
@@ -250,13 +249,6 @@ def _digest(key: signing.SigningKey, content: Content, pool: Pool) -> str:
     identity = json.dumps([key.fingerprint, content.identity(pool)], sort_keys=True)
     code = [Path(module.__file__ or "").read_text("utf-8") for module in _LAYS_OUT]
     return hashlib.sha256("\0".join([identity, *code]).encode()).hexdigest()[:16]
-
-
-@contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    with lock.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def build_mirror(base: Path, root: Path, content: Content, pool: Pool, key: signing.SigningKey) -> None:

@@ -84,6 +84,40 @@ def test_an_image_that_no_build_json_names_is_kept_for_sweep(
     assert cloud.image(made) is None
 
 
+@pytest.mark.parametrize(("state", "kept"), [("running", True), ("unknown", True), ("terminated", False)])
+@pytest.mark.parametrize("error", [BuildError("Packer failed (exit code 2): panic"), KeyboardInterrupt()])
+def test_a_builder_that_packer_left_is_kept_for_sweep(
+    error: BaseException,
+    state: str,
+    kept: bool,
+    cloud: Cloud,
+    root: Path,
+    tmp_path: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Packer that crashed has removed nothing, and does not say so."""
+    base = an_ami(cloud, "base")
+    instance = cloud.ec2.run_instances(ImageId=base, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+
+    def build(packer_run: packer.PackerRun) -> packer.Made:
+        assert packer_run.on_builder
+        packer_run.on_builder(instance)
+        if state == "terminated":
+            cloud.ec2.terminate_instances(InstanceIds=[instance])
+        if state == "unknown":
+            monkeypatch.setattr(cloud, "instance", expired)
+        raise error
+
+    def expired(_: str) -> Any:
+        raise aws_errors.from_code("describing the builder", "ExpiredToken", "The security token is expired")
+
+    monkeypatch.setattr(packer, "build", build)
+    with pytest.raises(type(error)), runs.begin(home, "aws") as run:
+        image.build_image(a_plan(base), tmp_path, cloud, run, root, progress=QUIET)
+    assert bool(runs.records(home)) is kept
+
+
 def test_a_builder_that_cannot_be_terminated_is_kept_for_sweep(
     cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

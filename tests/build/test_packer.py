@@ -96,6 +96,32 @@ def test_no_registry_of_the_caller_s_takes_part_in_a_build(tmp_path: Path, monke
     assert [(tmp_path / command).read_text() for command in ("validate", "build")] == ["off\n", "off\n"]
 
 
+NOT_CLEANED_UP = {  # packer-plugin-amazon 1.8.2 and Packer 1.6.6, where their steps clean up
+    "instance": "Error terminating instance, may still be around: ExpiredToken: The security token is expired",
+    "key": "Error cleaning up keypair. Please delete the key manually: RequestError: send request failed",
+    "group": "Error cleaning up security group. Please delete the group manually: err: x; security group ID: sg-1",
+}
+
+
+@pytest.mark.parametrize("status", [0, 1])
+@pytest.mark.parametrize("left", NOT_CLEANED_UP)
+def test_what_packer_could_not_remove_is_kept_for_sweep(
+    left: str, status: int, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the credentials expire during a build: the record of the run is what `sweep` knows it by."""
+    record = f"1795266061,,ui,error,==> amazon-ebs.image: {NOT_CLEANED_UP[left]}"
+    script = f'case $1 in version) echo "Packer v1.16.0";; init) ;; *) echo "{record}"; exit {status};; esac'
+    monkeypatch.setenv("PACKER", str(program(tmp_path, script)))
+    with pytest.raises(GpuAmiError) as caught, runs.begin(home, "p") as run:
+        packer.build(packer.PackerRun(
+            TEMPLATE, tmp_path, Place("p", "us-east-1"), run_id=run.id, expires="", key_name="k",
+            progress=Progress("quiet"),
+        ))  # fmt: skip
+    assert [one.id for one in runs.records(home)] == [run.id]
+    assert "gpu-ami sweep" in str(caught.value)
+    assert f"not removed: {NOT_CLEANED_UP[left]}" in caught.value.details or status == 0
+
+
 def manifest(folder: Path, **changes: object) -> Path:
     record = {"artifact_id": "us-east-1:ami-1", "custom_data": {"run_id": "r-1"}} | changes
     path = folder / packer.MANIFEST_FILE

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import ApiAccess, Cloud, Place, amis, runs
+from gpu_ami.cloud import ApiAccess, Cloud, Place, amis, login, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError, GpuAmiError, Unreachable
 from gpu_ami.validate.machines.launch import launched
@@ -235,3 +235,20 @@ def test_a_record_is_kept_where_the_image_of_a_build_is_in_no_file(home: Path) -
         raise CloudError("no space")
     assert raised.value.details[0] == "ami-1 was made, and no build.json names it"
     assert [record.id for record in runs.records(home)] == [run.id]
+
+
+@pytest.mark.parametrize(("answered", "deleted"), [("a reset", True), ("InternalError", True), ("", False)])
+def test_a_key_that_may_have_been_imported_is_deleted(
+    answered: str, deleted: bool, api: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login, "make_key", lambda _: "ssh-ed25519 AAAA")
+    api.answers["ImportKeyPair"] = PASSING.get(answered) or refusal("UnauthorizedOperation")
+    api.answers["DeleteKeyPair"] = answer("DeleteKeyPair", DONE)
+    api.calls.clear()
+    with pytest.raises(CloudError), runs.begin(home, "odd") as run, login.temporary_key(api.cloud, run, {}):
+        pass
+    assert ("DeleteKeyPair" in api.calls) is deleted and runs.records(home) == []
+    api.answers["DeleteKeyPair"] = PASSING["a reset"]
+    with pytest.raises(CloudError), runs.begin(home, "odd") as run, login.temporary_key(api.cloud, run, {}):
+        pass
+    assert bool(runs.records(home)) is deleted  # neither call was answered: `sweep` looks for it

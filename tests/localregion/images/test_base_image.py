@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import struct
 import subprocess
 import tarfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from gpu_ami.process import Completed
 from gpu_ami.progress import Progress
 from localregion.debian import BOOKWORM, RELEASES
 from localregion.images import base_image
+from tests.waiting import until
 
 QUIET = Progress(mode="quiet")
 
@@ -218,3 +221,21 @@ def test_filters_of_dpkg_are_applied_to_what_is_already_unpacked(tmp_path: Path)
     options = (tree / "etc/dpkg/dpkg.cfg.d/99mmdebstrap").read_text().splitlines()
     assert options == ["force-confold", *filters]
     assert [path.name for path in sorted((tree / "usr").rglob("*"))] == ["bin", "ls", "share", "doc", "man"]
+
+
+def test_a_wait_for_another_process_is_said(tmp_path: Path) -> None:
+    """Minutes, while the other one makes a base image: a command that stands still looks broken."""
+    notes, entered = io.StringIO(), threading.Event()
+
+    def enter() -> None:
+        with base_image.only_one(tmp_path, Progress(stream=notes)):
+            entered.set()
+
+    with base_image.only_one(tmp_path, Progress(stream=notes)):
+        assert notes.getvalue() == ""
+        thread = threading.Thread(target=enter)
+        thread.start()
+        until(lambda: "waiting for it" in notes.getvalue())
+        assert not entered.is_set()
+    thread.join(30)
+    assert entered.is_set() and f"another gpu-ami makes images in {tmp_path}" in notes.getvalue()
