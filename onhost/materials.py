@@ -13,13 +13,14 @@ import os
 import re
 import shutil
 import sqlite3
+import stat
 import struct
 import subprocess
 import sys
 import tempfile
 import uuid
 from contextlib import closing
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 from urllib.parse import quote
 
 Record = Dict[str, Any]
@@ -45,10 +46,22 @@ def output(command: Sequence[str]) -> str:
 
 
 class Tree:
-    """The files of a system below `root` ("" is the running one). Absolute links stay within the root."""
+    """The files of a system below `root` ("" is the running one). Absolute links stay within the root.
+
+    unread: files and folders that are there and that this user may not read: what is in them is not known.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root
+        self.unread: Set[str] = set()
+
+    def is_open(self, folder: str, mode: int = os.R_OK | os.X_OK) -> bool:
+        """Whether this user may look into a folder (a path as the system has it); notes it where not."""
+        real = self.resolve(folder)
+        is_open = os.access(real, mode) or not os.path.isdir(real)
+        if not is_open:
+            self.unread.add(folder or "/")
+        return is_open
 
     def resolve(self, path: str) -> str:
         """The path on this machine, with every link followed inside the root."""
@@ -84,7 +97,10 @@ class Tree:
         for part in [step for step in pattern.split("/") if step]:
             nearer = []
             for folder in found:
-                if not re.search(r"[*?\[]", part):
+                is_named = not re.search(r"[*?\[]", part)
+                if not self.is_open(folder, os.X_OK if is_named else os.R_OK | os.X_OK):
+                    continue
+                if is_named:
                     if os.path.lexists(self.resolve(folder) + "/" + part):
                         nearer.append(folder + "/" + part)
                     continue
@@ -96,13 +112,16 @@ class Tree:
     def text(self, path: str, most: int = MOST_TEXT) -> Optional[str]:
         """A regular file's beginning; None where it is none, or cannot be read."""
         real = self.resolve(path)
-        if not os.path.isfile(real):
-            return None
         try:
+            if not stat.S_ISREG(os.stat(real).st_mode):
+                return None
             with open(real, "rb") as file:
                 return file.read(most).decode("utf-8", "replace")
-        except OSError:
-            return None
+        except PermissionError:
+            self.unread.add(path)
+        except (OSError, ValueError):
+            pass
+        return None
 
 
 def release(tree: Tree) -> Dict[str, str]:
@@ -149,7 +168,7 @@ def rpm_file(tree: Tree) -> Optional[Tuple[str, List[Record]]]:
     """Of rpm's database as a file (sqlite), without rpm; None where there is none."""
     for path in ("/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite"):
         real = tree.resolve(path)
-        if os.path.isfile(real):
+        if tree.glob(path) and os.path.isfile(real):
             try:
                 return "rpm (" + path + ")", list(rpm_packages(rpm_headers(real), locks(tree)))
             except (sqlite3.Error, struct.error, ValueError, IndexError, OSError) as error:

@@ -127,7 +127,10 @@ class Modules:
         self.files: Dict[str, List[Tuple[str, str]]] = {}  # module → kernel, and path with the root before it
         for kernel in kernels(tree):
             top = tree.resolve("/lib/modules/" + kernel)
-            for folder, _, names in os.walk(top):
+            for folder, below, names in os.walk(top):
+                for path in [os.path.join(folder, name) for name in below]:
+                    if not os.path.islink(path):  # which no walk follows
+                        tree.is_open(tree.shown(path))
                 for name in names:
                     plain = re.sub(r"\.ko(\.(gz|xz|zst))?$", "", name).replace("-", "_")
                     path = os.path.join(folder, name)
@@ -372,8 +375,11 @@ def architecture(tree: Tree, running: bool) -> str:
     for path in ("/bin/sh", "/usr/bin/env", "/sbin/init"):
         real = tree.resolve(path)
         if os.path.isfile(real):
-            with open(real, "rb") as file:
-                head = file.read(20)
+            try:
+                with open(real, "rb") as file:
+                    head = file.read(20)
+            except OSError:  # programs may be executable alone
+                continue
             if head[:4] == b"\x7fELF":
                 return names.get(struct.unpack_from("<H", head, 18)[0], "")
     return {"x86_64": "x86_64", "aarch64": "arm64"}.get(os.uname().machine, "") if running else ""
@@ -400,7 +406,7 @@ def observe(root: str, running: bool, request: Dict[str, List[List[str]]]) -> Di
     readings = {
         name: [reading for source in sources for reading in observer.read(source)] for name, sources in request.items()
     }
-    return {
+    document = {
         "schema": SCHEMA,
         "running": running,
         "os": {
@@ -427,6 +433,7 @@ def observe(root: str, running: bool, request: Dict[str, List[List[str]]]) -> Di
         ),
         "devices": gpu_files(tree, running),
     }  # fmt: skip
+    return dict(document, unread=sorted(tree.unread))  # of all that was read
 
 
 def main() -> None:

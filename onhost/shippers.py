@@ -75,7 +75,8 @@ def agent(tree: Any, units: Units) -> Row:
     At each start it merges etc/amazon-cloudwatch-agent.json and the parts in etc/amazon-cloudwatch-agent.d (translator
     of aws/amazon-cloudwatch-agent, cmdutil.GenerateMergedJsonConfigMap, mode "remove"); fetch-config and append-config
     write such parts. Parts that end in .yaml are the OpenTelemetry collector's, and no JSON. Without any it takes its
-    default. unread: configurations of the agent at places that it does not read, and that no boot fetches.
+    default. unread: configurations of the agent at places that it does not read, and that no boot fetches. What this
+    user may not read is in tree.unread alone.
     """
     folder = AGENT + "/etc/amazon-cloudwatch-agent.d"
     paths = tree.glob(AGENT + "/etc/amazon-cloudwatch-agent.json")
@@ -83,6 +84,8 @@ def agent(tree: Any, units: Units) -> Row:
     parts, mistakes = [], []
     for path in paths:
         text = tree.text(path)
+        if text is None and path in tree.unread:
+            continue
         try:
             part = json.loads(text if text is not None else "")
             if not isinstance(part, dict):

@@ -53,6 +53,7 @@ _MANUALS = {
     "pcluster": "aws-parallelcluster-cookbook, aws-parallelcluster-environment (cloudwatch, action configure)",
     "dpkg": "https://man7.org/linux/man-pages/man1/dpkg.1.html (package states)",
 }
+_AGENT = "/opt/aws/amazon-cloudwatch-agent"
 # Services whose component does nothing while a boot cannot start them.
 _SERVICES = {
     "nvidia-fabricmanager.service": "fabric_manager", "nvidia-imex.service": "imex",
@@ -123,7 +124,8 @@ def _driver(observation: Observation) -> Iterator[Finding]:
     sources = set(driver.by_source)
     trees = "driver tree" in sources
     without = observation.kernels_without("nvidia_driver")
-    if without and not trees:
+    closed = observation.closed("/lib/modules", "/usr/lib/modules")
+    if without and not trees and not closed:
         every = len(without) == len(observation.document["kernels"])
         booted = observation.kernel in without
         text = f"no kernel module of the driver for kernel {', '.join(without)}"
@@ -140,7 +142,7 @@ def _driver(observation: Observation) -> Iterator[Finding]:
                 f"{row['where']} could not be read: {row['error']}: its version and kernel are not known",
                 _MANUALS["observed"], "run modinfo on it",
             )  # fmt: skip
-    if not observation.document["kernels"] and not trees and "module loaded" not in sources:
+    if not observation.document["kernels"] and not trees and "module loaded" not in sources and not closed:
         yield Finding(
             "no-kernel", Level.NOTE, "nvidia_driver",
             "no kernel is installed in these files: modules were not looked for", _MANUALS["observed"],
@@ -303,6 +305,25 @@ def _agent(observation: Observation, facts: Facts) -> Iterator[Finding]:
         advice = f"amazon-cloudwatch-agent-ctl -a fetch-config -m ec2 -c file:{path}"
         level = Level.NOTE if read["parts"] else Level.PROBLEM
         yield Finding("agent-unread", level, "cloudwatch_agent", text, _MANUALS["agent"], advice)
+    if not observation.closed(_AGENT):  # else its configuration is not known
+        yield from _agent_sends(observation)
+    if len(read["parts"]) > 1 and (clash := _clash(read["parts"])):
+        text = f"parts of the agent's configuration differ: {clash}: its translator refuses them"
+        yield Finding("agent-parts", Level.PROBLEM, "cloudwatch_agent", text, _MANUALS["translator"])
+    if read.get("masked"):
+        text = "amazon-cloudwatch-agent.service is masked: no boot starts it"
+        advice = "systemctl unmask amazon-cloudwatch-agent"
+        yield Finding("agent-disabled", Level.PROBLEM, "cloudwatch_agent", text, _MANUALS["agent"], advice)
+    elif not read["enabled"] and not read["fetched_at_boot"] and observation.node[0] != "parallelcluster":
+        text = "the agent's unit is not enabled: it does not start at boot"
+        advice = "systemctl enable amazon-cloudwatch-agent"
+        yield Finding("agent-disabled", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], advice)
+    yield from _layout(observation, facts, agent)
+
+
+def _agent_sends(observation: Observation) -> Iterator[Finding]:
+    """An agent without a configuration, or without metrics of GPUs in it."""
+    read = observation.agent
     if not read["parts"] and not read["mistakes"]:
         told = "; ".join(f"{row['path']}: {row['command']}" for row in read["fetched_at_boot"])
         if not told and observation.node[0] == "parallelcluster":
@@ -321,18 +342,6 @@ def _agent(observation: Observation, facts: Facts) -> Iterator[Finding]:
     elif read["parts"] and not sends_gpu_metrics(effective_config(observation)) and observation.accelerator == "nvidia":
         text = f"the agent ({', '.join(places(observation))}) collects no metric of GPUs"
         yield Finding("no-gpu-metrics", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], ADVICE)
-    if len(read["parts"]) > 1 and (clash := _clash(read["parts"])):
-        text = f"parts of the agent's configuration differ: {clash}: its translator refuses them"
-        yield Finding("agent-parts", Level.PROBLEM, "cloudwatch_agent", text, _MANUALS["translator"])
-    if read.get("masked"):
-        text = "amazon-cloudwatch-agent.service is masked: no boot starts it"
-        advice = "systemctl unmask amazon-cloudwatch-agent"
-        yield Finding("agent-disabled", Level.PROBLEM, "cloudwatch_agent", text, _MANUALS["agent"], advice)
-    elif not read["enabled"] and not read["fetched_at_boot"] and observation.node[0] != "parallelcluster":
-        text = "the agent's unit is not enabled: it does not start at boot"
-        advice = "systemctl enable amazon-cloudwatch-agent"
-        yield Finding("agent-disabled", Level.WARNING, "cloudwatch_agent", text, _MANUALS["agent"], advice)
-    yield from _layout(observation, facts, agent)
 
 
 def _configuration(observation: Observation) -> Iterator[Finding]:
@@ -406,7 +415,8 @@ def _captures(observation: Observation) -> Iterator[Finding]:
         return
     blind = [f"{way.source} → {way.group or way.written_by}: {way.reason}" for way in ways]
     blind += [f"{path} writes where the agent reads nothing" for path in unsent(observation)]
-    if any(way.captures is None for way in ways):
+    blind += [f"{path} may not be read" for path in observation.closed()]
+    if any(way.captures is None for way in ways) or observation.closed():
         text = f"it is not known whether an Xid is captured: {'; '.join(blind)}"
     elif observation.agent["fetched_at_boot"] and not observation.agent["parts"]:
         text = "whether an Xid is captured is decided by a configuration that is fetched at boot"
@@ -449,6 +459,10 @@ def _unknown(observation: Observation, facts: Facts) -> Iterator[Finding]:
             text = f"{component.label} {component.version} is not in the facts{rest}: rules on it were not judged"
             source = f"variables/facts ({component.name})"
             yield Finding("unknown-version", Level.NOTE, component.name, text, source)
+    if closed := observation.closed():
+        more = f" and {len(closed) - 8} more" if len(closed) > 8 else ""
+        text = f"this user may not read {', '.join(closed[:8])}{more}: what is said to be missing may be there"
+        yield Finding("unread", Level.WARNING, "", text, _MANUALS["observed"], "read it as root")
     for error in observation.document["errors"]:
         yield Finding("unread", Level.NOTE, "", f"could not be read: {error}", _MANUALS["observed"])
     if not observation.document["package_database"]:

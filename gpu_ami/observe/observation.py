@@ -219,6 +219,7 @@ class ObservationDocument(TypedDict):
     settings: Settings
     devices: list[dict[str, str]]
     unfinished: NotRequired[list[str]]
+    unread: NotRequired[list[str]]
     system_state: NotRequired[str]
     read_of: NotRequired[str]
 
@@ -230,12 +231,22 @@ def same(first: str, second: str) -> bool:
     return one[:most] == other[:most]
 
 
+def _is_in(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
 @dataclass(frozen=True)
 class Observation:
     """What the reading program printed, and what follows from it. document: observation.json, as it was printed."""
 
     document: Mapping[str, Any]
     registry: Registry
+
+    def closed(self, *folders: str) -> list[str]:
+        """What the reading user might not read in these folders or above them; of all, without any."""
+        unread = [str(path) for path in self.document.get("unread") or ()]
+        below = [(path, folder) for path in unread for folder in folders or ("/",)]
+        return sorted({path for path, folder in below if _is_in(path, folder) or _is_in(folder, path)})
 
     def named(self, name: str) -> Observation:
         """The same, of an image that is called so."""

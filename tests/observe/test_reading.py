@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -353,3 +355,53 @@ def test_the_driver_s_packages_of_other_repositories_are_known(names: tuple[str,
     image = Image(tmp_path, "rocky9", kernels=())
     image.install(*names, version="580.95.05-1")
     assert set(observe.read_files(image.done()).found["nvidia_driver"].packages) == set(names)
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode"),
+    [
+        ("lib/modules/6.1.0-40-cloud-amd64/updates/dkms", 0o000),
+        ("lib/modules/6.1.0-40-cloud-amd64", 0o000),
+        ("lib/modules", 0o100),
+        ("opt/aws", 0o000),
+        ("opt/aws/amazon-cloudwatch-agent/etc", 0o600),
+        ("opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.json", 0o000),
+        ("var/lib/dpkg/status", 0o000),
+        ("bin/sh", 0o111),
+    ],
+)
+def test_what_the_reading_user_may_not_read_is_not_missing(closed: str, mode: int, tmp_path: Path) -> None:
+    image = Image(tmp_path, "debian12")
+    image.install("nvidia-open", "amazon-cloudwatch-agent", version="580.95.05-1", held=True)
+    image.module("6.1.0-40-cloud-amd64", "nvidia", "580.95.05")
+    image.libraries("580.95.05")
+    sends_gpus = {"metrics": {"metrics_collected": {"nvidia_gpu": {"measurement": ["utilization_gpu"]}}}}
+    image.agent("amazon-cloudwatch-agent.json", {**foreign.sends(("/var/log/kern.log", "/gpu/kern")), **sends_gpus})
+    image.write("bin/sh", "")
+    root = image.done()
+    (root / closed).chmod(mode)
+    try:
+        read = observation.Observation(_read_without_privilege(root), components())
+    finally:
+        (root / closed).chmod(0o700)
+    unread, found = read.document["unread"], observe.findings_of(read, load_facts(), None)
+    if closed == "bin/sh":  # another program has the architecture, too
+        assert (unread, read.document["architecture"]) == ([], "x86_64")
+        return
+    assert f"/{closed}" in unread
+    (said,) = [one for one in found if one.id == "unread"]
+    assert f"/{closed}" in said.text and said.level == findings.Level.WARNING
+    wrong = {"agent-config", "agent-unconfigured", "no-gpu-metrics", "module-missing", "no-kernel", "no-package"}
+    assert not wrong & {one.id for one in found}
+    assert not [one.text for one in found if "does not capture" in one.text]
+
+
+def _read_without_privilege(root: Path) -> dict[str, object]:
+    """What the reading program prints as a user whom modes hold: root without its capability to pass over them."""
+    without = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    if without and subprocess.run([*without, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("setpriv cannot take a capability from root here")
+    command = [*without, sys.executable, "-m", "onhost.observation", "--root", str(root)]
+    asked = json.dumps(observation.request())
+    printed = subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
+    return dict(json.loads(printed))
