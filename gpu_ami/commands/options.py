@@ -336,11 +336,22 @@ def proof_options(args: argparse.Namespace) -> ProofOptions:
     )
 
 
+def seconds(text: str) -> float:
+    """A deadline in seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 86400:  # also refuses nan
+        raise argparse.ArgumentTypeError(f"expected seconds, from more than 0 to 86400, got {text!r}")
+    return value
+
+
 def validator_options(args: argparse.Namespace) -> list[str]:
     """The validator's options that come from ours.
 
     UsageError, before anything is launched for it: a path that is not there, waivers that are none, checks that pytest
-    cannot collect.
+    cannot collect, an expression that it cannot read.
     """
     paths = [path for path in (*args.checks, args.waivers, args.golden) if path is not None]
     missing = [str(path) for path in paths if not path.exists()]
@@ -348,6 +359,8 @@ def validator_options(args: argparse.Namespace) -> list[str]:
         raise UsageError(f"{', '.join(missing)}: no such file or folder")
     require_waivers(args.waivers)
     _require_checks(args.checks)
+    if args.select:
+        _require_expression(args.select)
     options = [f"--waivers={args.waivers}"] if args.waivers else []
     options += golden_folders(args.golden)
     options += ["-k", args.select] if args.select else []
@@ -375,6 +388,20 @@ def _require_checks(folders: Sequence[Path]) -> None:
         names = ", ".join(map(str, folders))
         hint = "--checks takes folders of testinfra files: test_*.py, with functions test_*"
         raise UsageError(f"pytest cannot collect the checks in {names}", details=why_not_collected(done), hint=hint)
+
+
+_PYTEST_USAGE_ERROR = 4
+
+
+def _require_expression(select: str) -> None:
+    """UsageError: an expression of -k that pytest refuses; it would say so on the first machine."""
+    import validator
+    from gpu_ami.validate import collect, why_not_collected
+
+    done = collect(["-k", select], [Path(validator.__file__).parent / "checks"])
+    if done.returncode == _PYTEST_USAGE_ERROR:
+        hint = "names, or parts of them, with and, or, not and parentheses; `gpu-ami checks` lists the names"
+        raise UsageError(f"-k {select!r} is no expression of pytest's", details=why_not_collected(done), hint=hint)
 
 
 def add_sign(parser: argparse.ArgumentParser, what: str = "certificate") -> None:

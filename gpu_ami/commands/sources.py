@@ -52,7 +52,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     where.add_argument("--mirror", metavar="URL", help=text)
     parser.add_argument("--no-cache", action="store_true", help="download every index again")
     text = f"seconds after which a source counts as unreachable (default: {_DEADLINE_S:.0f})"
-    parser.add_argument("--deadline", type=float, default=_DEADLINE_S, metavar="SECONDS", help=text)
+    parser.add_argument("--deadline", type=options.seconds, default=_DEADLINE_S, metavar="SECONDS", help=text)
     text = (
         "build the driver's kernel module on the base image's kernel, in a sandbox of the local region, and print the "
         "row for variables/facts/distribution_drivers.yml (root; drivers of the system's own archive)"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError, counted
-from gpu_ami.files import lines_of, located
+from gpu_ami.files import lines_of, located, parse_yaml
 from gpu_ami.recipes.components import Registry, build_order, components
 from gpu_ami.recipes.facts import (
     ARCHITECTURES,
@@ -218,7 +218,7 @@ def layered(
     own = [role for role in site_roles(site) if isinstance(image, dict) and role in image]
     grammar = _grammar(facts, variables, site)
     settings, mistakes = _parse_overrides(overrides, grammar)
-    layers = _Layers(mistakes=mistakes)
+    layers = _Layers(mistakes=[*_name_mistakes(path), *mistakes])
     layers.lay(_layer(variables / "defaults.yml"), "defaults.yml", grammar)
     layers.lay({"roles": list(build_order())}, "components", grammar)
     laid: set[str] = set()
@@ -244,6 +244,13 @@ def layered(
         assert isinstance(roles, list)  # checked by the grammar
         layers.values["roles"] = in_order(roles, [role for role in image if role in own])
     return Recipe(path.stem, path, layers.values, layers.origins, sha256, site)
+
+
+def _name_mistakes(path: Path) -> Iterator[str]:
+    """A file's name without its ending is the image's: in tags, names of instances, folders and pages."""
+    if not re.fullmatch(r"[^\x00-\x1f\x7f.][^\x00-\x1f\x7f]{0,127}", path.stem):
+        expected = "at most 128 characters, no control characters, no dot at the beginning"
+        yield f"{path.name!r}: the file's name is the image's: expected {expected}; rename the file"
 
 
 @lru_cache(maxsize=64)
@@ -322,8 +329,6 @@ def _parse_overrides(overrides: Sequence[str], grammar: Keys) -> tuple[dict[str,
 
 
 def _override_value(text: str, grammar: Keys, parts: Sequence[str]) -> Any:
-    import yaml
-
     from validator.schema import Text
 
     kind: Any = grammar
@@ -332,8 +337,8 @@ def _override_value(text: str, grammar: Keys, parts: Sequence[str]) -> Any:
     if isinstance(kind, Text):
         return text  # 12.4 is a version, not a number
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text, COMMAND_LINE)
+    except UsageError:
         return text
 
 

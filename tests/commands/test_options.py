@@ -100,6 +100,21 @@ def test_selection_is_the_validators(
     assert stages.restarts(args) == expected
 
 
+@pytest.mark.slow
+def test_an_expression_that_pytest_refuses_is_refused_before_a_launch() -> None:
+    assert options("-k", "efa and not version") == ["-k", "efa and not version"]
+    with pytest.raises(UsageError, match=r"-k 'a and \(' is no expression of pytest's") as refused:
+        options("-k", "a and (")
+    assert "at column 8" in refused.value.details[0]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e9", "soon"])
+def test_a_deadline_is_a_number_of_seconds(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected seconds"):
+        stages.seconds(text)
+    assert stages.seconds("0.5") == 0.5
+
+
 def test_waivers_that_are_none(tmp_path: Path) -> None:
     file = tmp_path / "waivers.yml"
     file.write_text("- {check: 'boot::*'}\n")

@@ -78,6 +78,37 @@ def test_command_line_values_have_the_keys_type(
     assert type(value) is type(expected)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("!!bool maybe", "got '!!bool maybe'"),
+        ('!!int ""', "got '!!int \"\"'"),
+        ("2026-13-41", "got '2026-13-41'"),
+        ("010", "got 010"),
+    ],
+)
+def test_what_yaml_cannot_read_on_the_command_line_is_text(tmp_path: Path, text: str, found: str) -> None:
+    recipe = write(tmp_path, "flag: x\nos: al2023\ninstance_types: [g5.12xlarge]\n")
+    with pytest.raises(UsageError) as refused:
+        read_recipe(recipe, FACTS, [f"boot_seconds={text}"])
+    assert refused.value.details == (f"--set: boot_seconds: expected a whole number from 10 to 3600 seconds, {found}",)
+
+
+@pytest.mark.parametrize("name", ["a\nb.yml", "a\x1b[31m.yml", f"{'a' * 129}.yml", "..yml"])
+def test_a_file_whose_name_is_no_name_of_an_image_is_refused(tmp_path: Path, name: str) -> None:
+    recipe = tmp_path / name
+    recipe.write_text("flag: x\nos: al2023\ninstance_types: [g5.12xlarge]\n")
+    with pytest.raises(UsageError) as refused:
+        read_recipe(recipe, FACTS)
+    assert "the file's name is the image's: expected at most 128 characters" in refused.value.details[0]
+
+
+def test_a_name_may_have_spaces_and_umlauts(tmp_path: Path) -> None:
+    recipe = tmp_path / "Zürich Süd.yml"
+    recipe.write_text("flag: x\nos: al2023\ninstance_types: [g5.12xlarge]\n")
+    assert read_recipe(recipe, FACTS).name == "Zürich Süd"
+
+
 def test_missing_recipe_names_its_neighbour() -> None:
     with pytest.raises(UsageError, match="no such file") as caught:
         read_recipe(ROOT / "variables" / "recipes" / "debian12-gp.yml", FACTS)
