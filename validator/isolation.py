@@ -13,12 +13,14 @@ import inspect
 import itertools
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from _pytest.fixtures import FixtureManager
+from pluggy import HookImpl
 
 from validator.results import Program
 
@@ -57,8 +59,78 @@ def admit_named_only(config: pytest.Config) -> None:
     os.umask(0o077)  # logs of a host may hold what its users' programs printed
     folders = _named_folders(config, config.known_args_namespace.file_or_dir)
     config.pluginmanager._is_in_confcutdir = functools.partial(_is_below, folders=folders)  # type: ignore[method-assign]
+    config.pluginmanager.register(_Confined([folder for folder in folders if folder != CHECKS]))
     # After the standard library, which a module of a named folder therefore cannot replace.
     sys.path += [str(folder) for folder in folders if folder != CHECKS]
+
+
+class _Confined:
+    """A pytest plugin: fixtures and pytest_collection_modifyitems of a named folder's conftest.py are of that folder.
+
+    pytest confines them to the folder only below its rootdir, which is that of the built-in checks. A folder's fixture
+    `host` would else be the machine that the built-in checks examine, and its `plan` what they compare it with.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionstart(self) -> Iterator[None]:
+        """pytest makes its manager of fixtures, which gives the session those of folders outside its rootdir."""
+        flush = FixtureManager._flush_pending_conftests_to_session
+
+        def flush_others(manager: FixtureManager, session: pytest.Session) -> None:
+            pending = manager._pending_conftests
+            named = {folder: pending.pop(folder) for folder in list(pending) if _is_below(folder, self._folders)}
+            flush(manager, session)
+            pending.update(named)  # until their folder is collected
+
+        FixtureManager._flush_pending_conftests_to_session = flush_others  # type: ignore[method-assign, assignment]
+        try:
+            return (yield)
+        finally:
+            FixtureManager._flush_pending_conftests_to_session = flush  # type: ignore[method-assign]
+
+    def pytest_plugin_registered(self, plugin: object, manager: pytest.PytestPluginManager) -> None:
+        file = Path(str(getattr(plugin, "__file__", "")))
+        if file.name != "conftest.py" or not _is_below(file, self._folders):
+            return
+        for hook in manager.hook.pytest_collection_modifyitems.get_hookimpls():
+            if hook.plugin is plugin and "items" in hook.argnames:
+                hook.function = _of_folder(hook, file.resolve().parent)  # type: ignore[misc]
+
+
+def _of_folder(hook: HookImpl, folder: Path) -> Callable[..., object]:
+    """The hook's function, which gets the items of a folder and no built-in check, and changes no others."""
+    function, place = hook.function, hook.argnames.index("items")
+
+    def split(arguments: Sequence[Any]) -> tuple[list[Any], Callable[[], None]]:
+        items: list[pytest.Item] = arguments[place]
+        before = [item for item in items if item.path.parent != CHECKS and _is_below(item.path, [folder])]
+        own = list(before)
+
+        def join() -> None:
+            gone = [item for item in before if item not in items]  # deselected while a wrapper waited
+            others = [item for item in items if item not in before]
+            items[:] = [*others, *(item for item in own if item not in gone)]
+
+        return [*arguments[:place], own, *arguments[place + 1 :]], join
+
+    def call(*arguments: Any) -> object:
+        confined, join = split(arguments)
+        try:
+            return function(*confined)
+        finally:
+            join()
+
+    def call_wrapper(*arguments: Any) -> Iterator[object]:
+        confined, join = split(arguments)
+        try:
+            return (yield from function(*confined))  # type: ignore[misc, no-any-return]
+        finally:
+            join()
+
+    return call_wrapper if hook.wrapper or hook.hookwrapper else call
 
 
 def _is_below(path: Path, folders: Iterable[Path]) -> bool:
@@ -78,6 +150,19 @@ def _named(config: pytest.Config, arguments: Iterable[object]) -> list[Path]:
 def is_isolated(config: pytest.Config) -> bool:
     """Whether nothing but the installation and what the command line names could take part."""
     return bool(config.getoption("isolated")) and bool(sys.flags.safe_path)
+
+
+def file_of(function: Callable[..., object]) -> Path | None:
+    """The file that has a function."""
+    file = inspect.getsourcefile(inspect.unwrap(function))
+    return Path(file).resolve() if file else None
+
+
+def is_ours(file: Path) -> bool:
+    """Whether a file is of this package or of testinfra."""
+    import testinfra
+
+    return file.is_relative_to(_PACKAGE) or file.is_relative_to(Path(testinfra.__file__).resolve().parent)
 
 
 def programs(config: pytest.Config, items: Iterable[pytest.Item]) -> tuple[Program, ...]:

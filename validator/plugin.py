@@ -168,6 +168,7 @@ def pytest_collection_modifyitems(
     if not session.testsfailed:  # otherwise pytest reports the file that it could not read
         selection.require_some_of_each(config, items)
     selection.require_known_marks(config, items)
+    selection.require_the_examined_host(config, items)
     selection.select(config, items, config.stash[RUN].plan)
     yield
     selection.order(items, config.stash[RUN].plan)  # last: pytest brings the checks of a file together again

@@ -168,6 +168,23 @@ def require_known_marks(config: pytest.Config, items: Iterable[pytest.Item]) -> 
             )
 
 
+def require_the_examined_host(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+    """UsageError: a user's fixture `host` that does not take testinfra's, so its checks examine another machine."""
+    if not isolation.is_isolated(config):
+        return
+    for item in items:
+        fixtures = getattr(item, "_fixtureinfo", None)
+        definitions = list(fixtures.name2fixturedefs.get("host", ())) if fixtures is not None else []
+        while len(definitions) > 1 and "host" in definitions[-1].argnames:
+            definitions.pop()  # it takes the one before it
+        source = isolation.file_of(definitions[-1].func) if definitions else None
+        if source is not None and not isolation.is_ours(source):
+            raise pytest.UsageError(
+                f"{_where(item)}: the fixture host in {source} replaces the examined machine; "
+                "let it take `host` as an argument, or give it another name"
+            )
+
+
 def _where(item: pytest.Item) -> str:
     return f"{item.path}::{getattr(item, 'originalname', None) or item.name}"
 

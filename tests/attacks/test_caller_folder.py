@@ -87,6 +87,112 @@ def test_a_conftest_of_a_named_folder_is_listed(gpu_ami: GpuAmi, sshd: Sshd, tmp
     assert unnamed(host) == [] and all(program["digest"].startswith("sha256:") for program in listed.values())
 
 
+# What public suites have in their conftest.py, and what would change verdicts of the built-in checks.
+_SUITE = """\
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def broken_for_others(request):
+    assert "test_mine" in request.node.nodeid
+
+
+@pytest.fixture
+def host(host):
+    return host
+
+
+@pytest.fixture
+def observe():
+    return None
+
+
+@pytest.fixture
+def plan():
+    return {}
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        item.add_marker(pytest.mark.xfail(reason="of the folder"))
+        item.obj = lambda **_: None
+    items[:] = [item for item in items if "another" not in item.nodeid]
+"""
+_SUITE_CHECKS = """\
+def test_own(host, observe, plan):
+    assert (observe, plan) == (None, {})
+
+
+def test_another(host):
+    assert False
+"""
+_WRAPPER = """\
+import pytest
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items):
+    del items[1:]
+    return (yield)
+"""
+
+
+def of_a_suite(gpu_ami: GpuAmi, sshd: Sshd, folder: Path, files: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Verdict and message of one file of built-in checks and of those of a folder with these files."""
+    for name, text in files.items():
+        (folder / "checks" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "checks" / name).write_text(text)
+    address = f"{getpass.getuser()}@127.0.0.1:{sshd.port}"
+    words = ("validate", "--host", address, "-i", sshd.key, "--checks", "checks", "-k", "system.py or mine", "-q")
+    done = gpu_ami(*words, cwd=folder)
+    assert done.returncode in (0, 1, 7), done.stdout + done.stderr
+    (host,) = json.loads((folder / "out" / "host" / "report.json").read_text())["hosts"]
+    return {
+        check["id"]: (check["verdict"], check.get("message", ""))
+        for check in host["checks"]
+        if check["id"].startswith(("system::", "test_mine")) and check["id"] != "test_mine::test_it"
+    }
+
+
+def test_a_conftest_of_a_named_folder_is_of_that_folder(gpu_ami: GpuAmi, sshd: Sshd, tmp_path: Path) -> None:
+    """Its fixtures and pytest_collection_modifyitems change neither machine nor verdict of the built-in checks."""
+    alone = of_a_suite(gpu_ami, sshd, tmp_path / "alone", {"test_mine.py": "def test_it(host):\n    pass\n"})
+    files = {"conftest.py": _SUITE, "test_mine.py": _SUITE_CHECKS}
+    files |= {"sub/conftest.py": _WRAPPER, "sub/test_mine_too.py": "def test_1(host): ...\ndef test_2(host): ...\n"}
+    suite = of_a_suite(gpu_ami, sshd, tmp_path / "suite", files)
+    mine = {"test_mine::test_own": ("PASS", ""), "test_mine_too::test_1": ("PASS", "")}
+    assert len(alone) > 3 and suite == {**alone, **mine}
+
+
+@pytest.mark.parametrize("file", ["conftest.py", "test_mine.py"])
+def test_a_fixture_host_of_another_machine_is_refused(file: str, gpu_ami: GpuAmi, sshd: Sshd, tmp_path: Path) -> None:
+    """Public suites have `testinfra.get_host("local://")`: this machine would be judged for the examined one."""
+    checks = tmp_path / "checks"
+    checks.mkdir()
+    (checks / "test_mine.py").write_text("def test_own(host):\n    pass\n")
+    fixture = 'import pytest, testinfra\n\n@pytest.fixture\ndef host():\n    return testinfra.get_host("local://")\n'
+    with (checks / file).open("a") as text:
+        text.write(fixture)
+    address = f"{getpass.getuser()}@127.0.0.1:{sshd.port}"
+    done = gpu_ami("validate", "--host", address, "-i", sshd.key, "--checks", "checks", "-q", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    said = f"test_own: the fixture host in {checks / file} replaces the examined machine; let it take `host`"
+    assert said in done.stderr.decode()
+
+
+def test_a_filter_of_warnings_works_as_in_pytest(gpu_ami: GpuAmi, sshd: Sshd, tmp_path: Path) -> None:
+    checks = tmp_path / "checks"
+    checks.mkdir()
+    text = (
+        "import warnings, pytest\n\n@pytest.mark.filterwarnings('error')\ndef test_own(host):\n    warnings.warn('x')\n"
+    )
+    (checks / "test_mine.py").write_text(text)
+    address = f"{getpass.getuser()}@127.0.0.1:{sshd.port}"
+    gpu_ami("validate", "--host", address, "-i", sshd.key, "--checks", "checks", "-k", "mine", "-q", cwd=tmp_path)
+    (host,) = json.loads((tmp_path / "out" / "host" / "report.json").read_text())["hosts"]
+    assert verdicts(host) == {"test_mine::test_own": "ERROR"}
+
+
 def test_a_package_above_a_named_folder_is_listed_as_unnamed(gpu_ami: GpuAmi, sshd: Sshd, tmp_path: Path) -> None:
     """Python runs the package that a check is in. Such a run gets no certificate (tests/report/test_certificate.py)."""
     folder = tmp_path / "project"

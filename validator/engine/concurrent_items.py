@@ -39,14 +39,17 @@ _HIGHER = (*_OF_A_HOST, Scope.Session)
 
 
 def can_run_concurrently(item: pytest.Item) -> bool:
-    """Whether an item uses a host of this plugin, is not a user's marked live, and has no fixture of _ALONE."""
+    """Whether an item uses a host of this plugin, is not a user's marked live, and has no fixture of _ALONE.
+
+    A mark filterwarnings works by pytest's own plugin around an item that runs alone.
+    """
     if not isinstance(item, pytest.Function) or (is_live(item) and not is_ours(item)):
         return False
     callspec = getattr(item, "callspec", None)
     host = callspec.params.get("_testinfra_host") if callspec else None
     if callspec is None or not isinstance(getattr(host, "backend", None), backend.BatchBackend):
         return False
-    if not _ALONE.isdisjoint(item.fixturenames):
+    if not _ALONE.isdisjoint(item.fixturenames) or marker_of(item, "filterwarnings"):
         return False
     scopes = pytest_internals.parameter_scopes(item)
     return all(name == "_testinfra_host" or scope not in _HIGHER for name, scope in scopes.items())
