@@ -22,6 +22,8 @@ PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Rel
 SAID = "Fabric Manager version is : 550.163.01\n"
 ACTIVE = "ActiveState=active\nSubState=running\nResult=success\nConditionResult=yes\n"
 LEFT_OUT = "ActiveState=inactive\nSubState=dead\nResult=success\nConditionResult=no\n"
+# ExecCondition of EKS's newer NVIDIA AMIs (amazon-eks-ami, nvidia-fabricmanager-condition.conf).
+SKIPPED = "ActiveState=inactive\nSubState=dead\nResult=exec-condition\nConditionResult=yes\n"
 FAILED = "ActiveState=failed\nSubState=failed\nResult=exit-code\nConditionResult=yes\n"
 SWITCHES = {"ls*nvswitch*": "0000:c4:00.0\n0000:c5:00.0\n"}
 INSTALLED = "nvidia-fabricmanager-550 installed 550.163.01-1\n"
@@ -68,6 +70,11 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
         "failed (exit-code)",
     ),
     (fm.test_fabric_manager_runs_where_nvswitch_is, {"systemctl*": LEFT_OUT}, {}, "PASS", ""),
+    (fm.test_fabric_manager_runs_where_nvswitch_is, {"systemctl*": SKIPPED}, {}, "PASS", ""),
+    (
+        fm.test_fabric_manager_runs_where_nvswitch_is, {"systemctl*": SKIPPED} | SWITCHES, {"machine": P4D}, "FAIL",
+        "expected active, got inactive (exec-condition)",
+    ),
     (
         fm.test_fabric_manager_runs_where_nvswitch_is, {"systemctl*": FAILED}, {}, "FAIL",
         "nvidia-fabricmanager.service on g5.12xlarge, which has no NVSwitch: expected inactive, got failed",
