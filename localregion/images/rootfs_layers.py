@@ -31,7 +31,7 @@ BUILD_LAYER = REPLICAS / "build_layer.sh"
 _HIDE = REPLICAS / "hide.sh"
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LAYER_SECONDS = 900.0
-_EMULATED_LAYER_SECONDS = 3600.0
+_EMULATED_LAYER_SECONDS = 10800.0
 # What of the host's environment a program in a tree would take for its own: folders that it does not have.
 _OF_HOST = ("TMPDIR", "TMP", "TEMP", "PYTHONPATH", "PYTHONHOME", "PERL5LIB", "LD_PRELOAD", "LD_LIBRARY_PATH")
 # Capabilities that affect the host's kernel, on which the tree's programs run: modules, log, clock, power.
