@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -79,13 +79,28 @@ def diagnostics(text: str) -> list[Result]:
     if not found or not isinstance(found[0], list):
         raise ValueError("expected test_categories")
     try:
-        tests = [test for category in found[0] for test in category["tests"]]
-        results = [_result(test["name"], row) for test in tests for row in test["results"]]
+        results = [one for category in found[0] for test in category["tests"] for one in _results(test)]
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"unexpected form of a test: {error!r}") from error
     if not results:
         raise ValueError("it has no test")
     return results
+
+
+def _results(test: Mapping[str, Any]) -> list[Result]:
+    """Of each entity, and of the summary what no entity has: DCGM 4 has there what it found of the machine.
+
+    A test that did not run has neither. Source: NVIDIA/DCGM 4, dcgmi/Diag.cpp (HelperJsonAddResult).
+    """
+    found = [_result(test["name"], row) for row in test.get("results") or ()]
+    if "test_summary" not in test:
+        return found or [Result(str(test["name"]), "Not Run")]
+    whole, told = _result(test["name"], test["test_summary"]), {text for one in found for text in one.warnings}
+    pairs = zip(whole.warnings, whole.severities, strict=True)
+    own = [(text, severity) for text, severity in pairs if text not in told]  # newer ones repeat all
+    whole = replace(whole, warnings=tuple(one for one, _ in own), severities=tuple(one for _, one in own))
+    is_told = whole.status in {one.status for one in found} and not own
+    return found if is_told else [*found, whole]
 
 
 def _result(test: str, row: Mapping[str, Any]) -> Result:

@@ -152,7 +152,46 @@ WITHOUT_PERSISTENCE = json.dumps(
         "metadata": {"version": "4.5.3", "Driver Version Detected": "580.126.09"},
     }
 )  # fmt: skip
+
+
+def summed_up(summary: dict[str, Any] | None, *results: dict[str, Any], more: dict[str, Any] | None = None) -> str:
+    """As DCGM 4 prints a test: what it found of no GPU is in its summary alone; of a test that did not run, the name.
+
+    Source: NVIDIA/DCGM 4, dcgmi/Diag.cpp (HelperJsonAddResult, HelperJsonAddTestSummary) and its tests.
+    """
+    test = {"name": "pcie"} | ({"results": list(results)} if results else {})
+    tests = [{"name": "memory", "results": [GPU_PASSES]}, test | ({"test_summary": summary} if summary else {})]
+    tests += [more] if more else []
+    return json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": tests}]}})
+
+
+GPU_PASSES = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": 0, "status": "Pass"}
+CUDA_ERROR = {"error_category": 6, "error_id": 51, "error_severity": 1, "warning": "Error using CUDA API cuInit"}
+OF_GPU = {
+    "error_category": 10,
+    "error_id": 52,
+    "error_severity": 2,
+    "warning": "Found 3 faulty memory elements on GPU 0",
+}
 DIAGNOSTICS = [
+    (summed_up(None), "UNPROVEN", "skipped pcie; passed memory"),
+    (summed_up({"status": "Skip", "info": ["not for this GPU"]}), "UNPROVEN", "skipped pcie; passed memory"),
+    (summed_up({"status": "Pass"}, GPU_PASSES), "PASS", ""),
+    ((226, summed_up({"status": "Fail", "warnings": [CUDA_ERROR]})), "FAIL", "pcie: Fail: Error using CUDA API cuInit"),
+    (
+        (226, summed_up({"status": "Fail", "warnings": [CUDA_ERROR]}, GPU_PASSES)),
+        "FAIL",
+        "dcgmi diag -r 2: pcie: Fail: Error using CUDA API cuInit",
+    ),
+    ((226, summed_up({"status": "Fail"}, GPU_PASSES)), "FAIL", "dcgmi diag -r 2: pcie: Fail"),
+    (
+        (
+            226,
+            summed_up({"status": "Fail", "warnings": [OF_GPU]}, GPU_PASSES | {"status": "Fail", "warnings": [OF_GPU]}),
+        ),
+        "FAIL",
+        "dcgmi diag -r 2: pcie (GPU 0): Fail: Found 3 faulty memory elements on GPU 0",
+    ),
     ((226, WITHOUT_PERSISTENCE), "FAIL", "dcgmi diag -r 2: software (GPU 0): Fail: Persistence Mode: is disabled."),
     (diagnosed(), "PASS", ""),
     (diagnosed("Fail", warnings=XID), "FAIL", "memory (GPU 1): Fail: GPU 1 had an uncorrectable memory error"),
@@ -193,6 +232,15 @@ def test_diagnostics_of_a_replica_prove_nothing(judge: Judge) -> None:
         (WITHOUT_PERSISTENCE.replace('"error_severity": 5', '"error_severity": 2'), "FAIL", "software (GPU 0): Fail"),
         (WITHOUT_PERSISTENCE.replace('"error_severity": 5, ', ""), "FAIL", "software (GPU 0): Fail"),
         (WITHOUT_PERSISTENCE.replace('[{"status": "Pass"}]', '[{"status": "Fail"}]'), "FAIL", "memory: Fail"),
+        (
+            summed_up(
+                {"status": "Fail", "warnings": [CUDA_ERROR]},
+                GPU_PASSES | {"status": "Skip"},
+                more={"name": "software", "results": [GPU_PASSES | {"status": "Fail", "warnings": [PERSISTENCE]}]},
+            ),
+            "FAIL",
+            "pcie: Fail: Error using CUDA API cuInit",
+        ),
     ],
 )
 def test_settings_of_an_image_as_found_are_no_fault_of_a_gpu(
