@@ -447,11 +447,27 @@ class Cloud:
             self.ec2.start_instances(InstanceIds=[instance_id])
 
     def terminate(self, instance_ids: list[str]) -> None:
-        """Orders TerminateInstances."""
-        if instance_ids:
-            self.persistent(lambda: self._consistent(instance_ids, lambda: self._terminate(instance_ids)))
+        """Orders TerminateInstances. EC2 refuses it for all where it has forgotten one, an hour after its end."""
+        try:
+            if instance_ids:
+                self.persistent(lambda: self._consistent(instance_ids, lambda: self._terminate(instance_ids)))
+        except CloudError as error:
+            if len(instance_ids) == 1 or not aws_errors.is_not_found(error.code):
+                raise
+            self._terminate_each(instance_ids)
         for instance_id in instance_ids:
             self.forget_end(instance_id)
+
+    def _terminate_each(self, instance_ids: list[str]) -> None:
+        """One call for each; the first error, after all of them, but not that one is gone."""
+        errors: list[CloudError] = []
+        for instance_id in instance_ids:
+            try:
+                self.persistent(functools.partial(self._terminate, [instance_id]))
+            except CloudError as error:
+                errors += [] if aws_errors.is_not_found(error.code) else [error]
+        if errors:
+            raise errors[0]
 
     def _terminate(self, instance_ids: list[str]) -> None:
         with _translated(f"terminating {', '.join(instance_ids)}"):
@@ -490,7 +506,9 @@ class Cloud:
         """Makes a new instance ask for IMDSv2 (ModifyInstanceMetadataOptions): a builder of a Packer before 1.7."""
         self.created(instance_id)  # by Packer, just now
         self.wait_for_state(instance_id, "running", 300)  # EC2 refuses the call while the instance is pending
-        self._settled(lambda: self._consistent([instance_id], lambda: self._require_tokens(instance_id)))
+        self.persistent(
+            lambda: self._settled(lambda: self._consistent([instance_id], lambda: self._require_tokens(instance_id)))
+        )
 
     def _require_tokens(self, instance_id: str) -> None:
         with _translated(f"requiring IMDSv2 on {instance_id}"):

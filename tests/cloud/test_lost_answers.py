@@ -119,6 +119,7 @@ PATIENT: dict[str, tuple[Callable[[Cloud], object], str]] = {
     "CreateTags": (lambda cloud: amis.create(cloud, "i-1", "name", {}, "", timeout=5), DONE),
     "ModifyImageAttribute": (lambda cloud: cloud.require_imds_v2("ami-1"), DONE),
     "DescribeImages": (lambda cloud: cloud.wait_for_image("ami-1"), f"<imagesSet><item>{IMAGE}</item></imagesSet>"),
+    "ModifyInstanceMetadataOptions": (lambda cloud: cloud.harden("i-1"), ""),
     "StopInstances": (lambda cloud: cloud.stop("i-1"), "<instancesSet/>"),
     "StartInstances": (lambda cloud: cloud.start("i-1"), "<instancesSet/>"),
 }
@@ -129,7 +130,8 @@ def test_a_wave_of_throttling_does_not_end_a_build_or_a_proof(action: str, patie
     """More refusals than botocore's retries: an hour's work is behind each of these calls."""
     call, healthy = PATIENT[action]
     patient.answers |= {"CreateImage": answer("CreateImage", "<imageId>ami-1</imageId>"), "DescribeImages": IMAGES}
-    patient.answers |= {"CreateTags": answer("CreateTags", DONE), action: [*WAVE, answer(action, healthy)]}
+    patient.answers |= {"CreateTags": answer("CreateTags", DONE), "DescribeInstances": instances(state("running"))}
+    patient.answers |= {action: [*WAVE, answer(action, healthy)]}
     call(Cloud(patient.cloud.place))
 
 
@@ -252,3 +254,21 @@ def test_a_key_that_may_have_been_imported_is_deleted(
     with pytest.raises(CloudError), runs.begin(home, "odd") as run, login.temporary_key(api.cloud, run, {}):
         pass
     assert bool(runs.records(home)) is deleted  # neither call was answered: `sweep` looks for it
+
+
+@pytest.mark.parametrize(
+    ("each", "error"),
+    [
+        ([TERMINATED, refusal("InvalidInstanceID.NotFound"), TERMINATED], ""),
+        ([TERMINATED, refusal("UnauthorizedOperation"), TERMINATED], "UnauthorizedOperation"),
+    ],
+)
+def test_an_instance_that_is_gone_keeps_no_other_from_its_end(each: list[Any], error: str, api: Scripted) -> None:
+    """EC2 refuses the whole call for one id that it has forgotten, an hour after that instance has ended."""
+    api.answers["TerminateInstances"] = [refusal("InvalidInstanceID.NotFound"), *each]
+    api.calls.clear()
+    if error:
+        assert failure(lambda: api.cloud.terminate(["i-1", "i-2", "i-3"])).code == error
+    else:
+        api.cloud.terminate(["i-1", "i-2", "i-3"])
+    assert api.calls.count("TerminateInstances") == 4
