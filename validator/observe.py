@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from validator.results import Hop, MetricSeries, RunningCheck, Verdict
+from validator.results import TRANSPORT_ERROR, Hop, MetricSeries, RunningCheck, Verdict
 from validator.transport import TransportFault
 
 
@@ -135,7 +135,7 @@ def _failure(report: pytest.TestReport, call: pytest.CallInfo[None], is_ours: bo
         return Verdict.FAIL, report.longreprtext.replace("[XPASS(strict)]", "passed, but is marked xfail(strict):")
     text = str(fault).strip()
     if isinstance(fault, TransportFault):
-        return Verdict.UNPROVEN, f"transport error: {text}"
+        return Verdict.UNPROVEN, f"{TRANSPORT_ERROR}{text}"
     if isinstance(fault, ApiRefused):  # an error of the account, place or time, not of the image
         return Verdict.ERROR, text
     if isinstance(fault, pytest.FixtureLookupError):

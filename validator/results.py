@@ -24,6 +24,7 @@ from typing import Annotated, Any, ClassVar, Literal, NotRequired, Protocol, Req
 from validator.inputs import parse_json, read_text
 
 SCHEMA = "gpu-ami/checks/2"
+TRANSPORT_ERROR = "transport error: "  # how the message of a check begins whose machine could not be asked
 _JSON_TYPES = frozenset({type(None), bool, int, float, str})
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode  # plain values have no circles
 _Test = Callable[[object], bool]
@@ -189,6 +190,11 @@ class CheckRecord:
     def first_line(self) -> str:
         """The first line of the message; the verdict if there is no message."""
         return self.message.partition("\n")[0] or str(self.verdict)
+
+    @property
+    def met_a_transport_error(self) -> bool:
+        """Whether the machine could not be asked, so that nothing was judged."""
+        return self.verdict == UNPROVEN and self.message.startswith(TRANSPORT_ERROR)
 
     def to_json(self) -> dict[str, object]:
         """The record as plain JSON values; `from_json` reads it."""

@@ -305,7 +305,9 @@ class HostReport:
     @property
     def is_disturbed(self) -> bool:
         """Whether cloud, network, machine or a check itself failed, so that something was not judged."""
-        return bool(self.error) or any(check.verdict == ERROR and not check.waived for check in self.checks)
+        return bool(self.error) or any(
+            (check.verdict == ERROR and not check.waived) or check.met_a_transport_error for check in self.checks
+        )
 
     @classmethod
     def from_json(cls, data: object, where: str = "host") -> Self:

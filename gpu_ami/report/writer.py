@@ -13,6 +13,7 @@ UNPROVEN and waived checks are `skipped`, checks that broke `other`; neither cou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from gpu_ami import __version__, foreign_text
+from gpu_ami.errors import counted
 from gpu_ami.files import write_json, write_text
 from gpu_ami.report import left_out, templating
 from gpu_ami.report.certificate import Certificate, as_found_lines, carried_lines
@@ -164,12 +166,24 @@ def _reasons(report: Report) -> list[str]:
     """Why the verdict is UNPROVEN, apart from the errors of machines."""
     lines = [f"incomplete: {report.incomplete}"] if report.incomplete else []
     lines += [f"left out on purpose: {line}" for line in left_out.lines(report)]
+    lines += [line for host in report.hosts for line in _not_reached(host)]
     return lines + [
         f"not proven: {host.name}: {reason}"
         for host in report.hosts
         if not host.error
         for reason in host.unproven(report.roles)
     ]
+
+
+_SHOWN_FAULTS = 3
+
+
+def _not_reached(host: HostReport) -> list[str]:
+    """How many checks met each transport error."""
+    faults = Counter(check.message.splitlines()[0] for check in host.checks if check.met_a_transport_error)
+    lines = [f"not judged: {host.name}: {counted(number, 'check')}: {fault}" for fault, number in faults.most_common()]
+    hidden = len(lines) - _SHOWN_FAULTS
+    return lines[:_SHOWN_FAULTS] + ([f"not judged: {host.name}: {hidden} more transport errors"] if hidden > 0 else [])
 
 
 def _waived(report: Report) -> list[str]:

@@ -27,6 +27,7 @@ from tests.report.examples import (
 from validator.results import Verdict, WaiverState
 
 DRILL = {"kind": "xid", "code": 31, "origin": "userland"}
+NOT_ASKED = "transport error: root@192.0.2.1:22: `sh` did not start a shell"
 
 
 def with_xid(origin: str | None, hardware: str = "real") -> HostReport:
@@ -61,6 +62,9 @@ def with_xid(origin: str | None, hardware: str = "real") -> HostReport:
         (a_report(a_host(xid="FAIL"), incomplete="the run was interrupted"), "FAIL", 1),
         # A check that could not run, of the user's own for instance.
         (a_report(a_host("g5.12xlarge", a_check("mine", "ERROR"))), "UNPROVEN", 4),
+        # The machine could not be asked.
+        (a_report(a_host("g5.12xlarge", a_check("xid", "UNPROVEN", message=NOT_ASKED), xid="UNPROVEN")), "UNPROVEN", 4),
+        (a_report(a_host("g5.12xlarge", a_check("xid", "UNPROVEN", message=NOT_ASKED), boot="FAIL")), "FAIL", 1),
         (a_report(a_host("g5.12xlarge", a_check("mine", "ERROR", waived=WAIVER))), "PASS", 0),
     ],
 )

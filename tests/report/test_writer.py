@@ -106,6 +106,20 @@ def test_last_lines_name_failure_and_files(tmp_path: Path) -> None:
         assert part in text
 
 
+def test_transport_errors_are_counted_by_what_they_say(tmp_path: Path) -> None:
+    """Without them, a host on which no shell starts was `33 UNPROVEN`, and nothing said why."""
+    faults = [f"transport error: host {number}\nmore" for number in (1, 1, 2, 3, 4, 5)]
+    checks = [a_check(f"r{place}", "UNPROVEN", message=fault) for place, fault in enumerate(faults)]
+    host = a_host("g5.12xlarge", *checks)
+    lines = [line for line in writer.summary_text(a_report(host), None, tmp_path).splitlines() if "not judged" in line]
+    assert lines == [
+        f"not judged: {host.name}: 2 checks: transport error: host 1",
+        f"not judged: {host.name}: 1 check: transport error: host 2",
+        f"not judged: {host.name}: 1 check: transport error: host 3",
+        f"not judged: {host.name}: 2 more transport errors",
+    ]
+
+
 def test_level_stands_beside_the_verdict(tmp_path: Path) -> None:
     report = a_report(a_host())
     assert "PASS, certified: ami-1" in writer.summary_text(report, certificate.certify(report), tmp_path)
