@@ -12,17 +12,19 @@ from typing import Any
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Control characters, and marks that change the direction of writing: they could make a line read as another one. Tags
-# (U+E0000 on) are shown by nobody, and read by programs that are given the text.
+# (U+E0000 on) are shown by nobody, and read by programs that are given the text. The rest of Unicode's default
+# ignorable characters: comparisons of a culture (.NET's StartsWith and IndexOf in GitHub's runner) leave them out.
 _UNSEEN = (
-    "\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
-    "\U000e0000-\U000e007f"
+    "\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _INVISIBLE = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
 _OF_JSON = re.compile(f"[{_UNSEEN}]")
 _LINES = re.compile(r"[ \t]*\n\s*")
 # Workflow commands: GitHub reads `::name` at the begin of a line and `##[name]` anywhere, Azure Pipelines `##vso[`,
-# TeamCity `##teamcity[`.
-_COMMAND_LINE = re.compile(r"(?m)^([ \t]*):(?=:)")
+# TeamCity `##teamcity[`. The runner trims every space of Unicode from a line first (actions/runner, ActionCommand.cs).
+_COMMAND_LINE = re.compile(r"(?m)^([^\S\n]*):(?=:)")
 _COMMAND = re.compile(r"##(?=\[|vso\[|teamcity\[)")
 
 
