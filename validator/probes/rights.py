@@ -47,7 +47,7 @@ class Rights:
 def find(host: Any, since_image: SinceImage | None) -> Rights:
     """What is on the root file system."""
     kept = of_the_image(since_image)
-    rows = output(host, f"{_walk(kept)} {_WALK}", timeout=SCAN_SECONDS).splitlines()
+    rows = output(host, f"{_walk(kept)} {_WALK}", timeout=SCAN_SECONDS, is_walk=True).splitlines()
     setuid, writable, keys = ([row[1:] for row in rows if row.startswith(kind)] for kind in "swk")
     open_to_all = tuple(f"{path}/" for path in _TO_BE_WRITTEN)
     writable = [path for path in writable if path not in _TO_BE_WRITTEN and not path.startswith(open_to_all)]

@@ -70,6 +70,26 @@ def test_folders_in_which_every_user_may_write_are_left_out() -> None:
     assert rights.find(host, None).writable == ["/tmpx", "/var/tmp2/y"]
 
 
+@pytest.mark.parametrize(
+    ("status", "errors", "is_read"),
+    [
+        (1, "find: '/tmp/ansible_payload_x': No such file or directory\n", True),
+        (1, "find: '/tmp/a': No such file or directory\nfind: '/b': Permission denied\n", False),
+        (1, "", False),
+        (127, "sh: 1: find: not found\n", False),
+        (2, "find: '/tmp/a': No such file or directory\n", False),
+    ],
+)
+def test_what_goes_while_find_walks_is_no_failure(status: int, errors: str, is_read: bool) -> None:
+    """On a machine in service a temporary folder went: setuid programs and world-writable files were a FAIL."""
+    host = table_host({"find*": (status, "s/usr/bin/su\n", errors)})
+    if is_read:
+        assert rights.find(host, None).setuid == ["/usr/bin/su"]
+    else:
+        with pytest.raises(pytest.fail.Exception, match=f"exited with status {status}"):
+            rights.find(host, None)
+
+
 def test_every_check_must_have_passed_on_the_image() -> None:
     assert rights.of_the_image(Since(("/usr", "/opt/a b"))) == ["/usr"]  # the other name is no plain pattern
     assert rights.of_the_image(Since(("/usr",), judged=False)) == [] and rights.of_the_image(None) == []
