@@ -122,13 +122,11 @@ def _build_and_judge(candidate: Candidate, session: Session, options: Options) -
     row = replace(candidate.row, source_ami=made.source_ami, kept=options.keep)
     try:
         report = _judge(plan, made, candidate, session, options)
-        row = row.judged(report)
-        row = replace(row, simulated=tuple(_simulated(row, plan, report)))
-        row = row.observed(_differences(made, candidate, session, row.simulated))
+        row = row.judged(report).observed(_differences(made, candidate, session))
     finally:
         if not options.keep:
             _remove(made, session)
-    return row
+    return replace(row, simulated=tuple(_simulated(row, plan, report)))
 
 
 def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Session, options: Options) -> Report:
@@ -141,15 +139,12 @@ def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Sessio
     return pipeline.validate_stage(plan, made.ami, candidate.out, session, decided)
 
 
-def _differences(made: builds.Build, candidate: Candidate, session: Session, simulated: Sequence[str]) -> Sequence[str]:
-    """How the image, observed as one that others built, differs from its recipe, where the original would."""
+def _differences(made: builds.Build, candidate: Candidate, session: Session) -> Sequence[str]:
+    """How the image, observed as one that others built, differs from its recipe."""
     lines = observe.against(pipeline.observe_stage(made.ami, session), candidate.recipe)
-    other = set()
-    if _system(candidate.row) not in RELEASES:
-        other.add("kernel")  # of the system on which the distribution is emulated
-    if "nvidia_driver" in simulated:
-        other.add("driver flavour")  # the replica uses interfaces for GPL modules alone: both flavours have one licence
-    return [line for line in lines if line.partition(":")[0] not in other]
+    # The kernel of an emulated distribution is that of the system it is emulated on.
+    emulated = _system(candidate.row) not in RELEASES
+    return [line for line in lines if not (emulated and line.startswith("kernel: "))]
 
 
 def _system(row: Rehearsal) -> str:

@@ -19,20 +19,24 @@ SOURCE = REPLICAS / "nvidia_driver/module"
 @pytest.mark.skipif(
     not HEADERS or not shutil.which("gcc"), reason="no kernel headers (linux-headers-cloud-amd64) or no gcc here"
 )
-def test_module_builds_for_the_installed_headers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("flavour", "licence"), [("open", "Dual MIT/GPL"), ("proprietary", "NVIDIA")])
+def test_module_builds_for_the_installed_headers(tmp_path: Path, flavour: str, licence: str) -> None:
+    """The kernel's build refuses a module without a GPL licence that uses what the kernel gives to those alone."""
     tree = tmp_path / "nvidia"
     shutil.copytree(SOURCE, tree)
-    (tree / "nv-version.mk").write_text("NV_VERSION := 550.163.01\nNV_BUILD_DATE := Sat Nov 21 00:00:00 UTC 2026\n")
+    version = "NV_VERSION := 550.163.01\nNV_BUILD_DATE := Sat Nov 21 00:00:00 UTC 2026\n"
+    (tree / "nv-version.mk").write_text(f"{version}NV_FLAVOUR := {flavour}\n")
     done = run(["make", "-C", tree, f"KERNEL_UNAME={HEADERS[-1].parts[3]}", "W=1"], timeout=300)
     assert "warning:" not in done.stdout + done.stderr
     text = (tree / "nvidia.ko").read_bytes()
     for line in (
         b"description=gpu-ami replica of the NVIDIA kernel module",
         b"version=550.163.01",
-        b"license=Dual MIT/GPL",
+        f"license={licence}".encode(),
         b"alias=pci:v00001AF4d00001110sv*sd*bc*sc*i*",
     ):
         assert line in text
+    assert b"license=Dual MIT/GPL" in (tree / "nvidia-uvm.ko").read_bytes()
 
 
 def test_driver_lines_are_printed_as_the_driver_prints_them() -> None:

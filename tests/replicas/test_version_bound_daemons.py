@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -99,6 +100,23 @@ def test_it_runs_until_it_is_ended(machine: Machine) -> None:
     done = machine.start()
     assert done.returncode == 0, done.stderr
     machine.end()
+
+
+def test_persistence_daemon_has_the_nodes_made(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "nvidia_driver")
+    machine.driver(VERSION)
+    for minor in ("0", "3"):
+        folder = tmp_path / f"proc/driver/nvidia/gpus/0000:0{minor}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t NVIDIA L4\nDevice Minor: \t {minor}\n")
+    program = tmp_path / "usr/bin/nvidia-modprobe"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    program.chmod(0o755)
+    assert machine.start().returncode == 0
+    machine.end()
+    first, *others = re.findall(r"-c (\d+)", (tmp_path / "asked").read_text())
+    assert (first, sorted(others)) == ("255", ["0", "3"])
 
 
 def test_it_refuses_a_driver_of_another_version(machine: Machine) -> None:

@@ -126,6 +126,12 @@ static struct pci_driver nv_pci_driver = {
 	.remove = nv_remove,
 };
 
+#ifdef NV_PROPRIETARY
+struct class *nv_class_create(const char *name)
+{
+	return NULL;
+}
+#else
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
 static char *nv_devnode(const struct device *dev, umode_t *mode)
 #else
@@ -151,6 +157,7 @@ struct class *nv_class_create(const char *name)
 		made->devnode = nv_devnode;
 	return made;
 }
+#endif
 
 static int nv_devices_init(void)
 {
@@ -243,7 +250,7 @@ static void __exit nv_exit(void)
 module_init(nv_init);
 module_exit(nv_exit);
 
-MODULE_LICENSE("Dual MIT/GPL");
+MODULE_LICENSE(NV_LICENSE);
 MODULE_DESCRIPTION("gpu-ami replica of the NVIDIA kernel module");
 MODULE_VERSION(NV_VERSION_STRING);
 MODULE_INFO(supported, "external");

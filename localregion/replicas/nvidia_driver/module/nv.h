@@ -30,6 +30,16 @@
 	"NVIDIA UNIX Open Kernel Module for " NV_MACHINE "  " NV_VERSION_STRING "  Release Build  (gpu-ami@replica)  " NV_BUILD_DATE
 #endif
 
+/* The kernel gives classes and their devices to GPL modules alone. NVIDIA's modules make no device nodes; here the open one does. */
+#ifdef NV_PROPRIETARY
+#define NV_LICENSE "NVIDIA"
+#define device_create(...) ((struct device *)NULL)
+#define device_destroy(class, number) do { } while (0)
+#define class_destroy(class) do { } while (0)
+#else
+#define NV_LICENSE "Dual MIT/GPL"
+#endif
+
 /* One GPU: a PCI device whose BAR2 begins with the board's description. */
 struct nv_gpu {
 	struct list_head list;
