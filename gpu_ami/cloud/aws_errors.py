@@ -76,8 +76,8 @@ def may_have_happened(error: GpuAmiError) -> bool:
 
 
 def is_quota(code: str) -> bool:
-    """Whether the account's quota is exhausted: another zone does not help."""
-    return classify(code).kind is Kind.QUOTA
+    """Whether the account's quota is exhausted: another zone does not help. code: also of a StateReason."""
+    return classify(_of_state(code)).kind is Kind.QUOTA
 
 
 def is_not_found(code: str) -> bool:
@@ -108,10 +108,14 @@ def from_state_reason(text: str, code: str, message: str) -> GpuAmiError:
     """The error for an instance that has ended, by the code and message of its StateReason ("" where it has none)."""
     # EC2 reports lack of capacity on this path too, in either of them.
     short = "InsufficientInstanceCapacity" in f"{code} {message}"
-    bare = "InsufficientInstanceCapacity" if short else code.partition(".")[2]
-    row = classify(code if is_known(code) else bare, message)
+    row = classify("InsufficientInstanceCapacity" if short else _of_state(code), message)
     detail = message if message.startswith(code) else f"{code}: {message}"
     return _kind(row)(text, details=[detail] if detail else [], hint=row.advice, code=code)
+
+
+def _of_state(code: str) -> str:
+    """The code of ERRORS for that of a StateReason, which has `Client.` or `Server.` before an API's code."""
+    return code.partition(".")[2] if code.startswith(("Client.", "Server.")) and not is_known(code) else code
 
 
 def from_text(action: str, text: str) -> GpuAmiError | None:

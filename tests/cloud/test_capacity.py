@@ -33,7 +33,9 @@ def search(
 
     def launch(way: Way, subnet_id: str) -> str:
         tried.append((str(way), ZONES.get(subnet_id, "")))
-        code = answers.get(tried[-1])
+        code = answers.get(tried[-1], "")
+        if code.startswith("Client."):
+            raise aws_errors.from_state_reason("i-1 is terminated, expected running", code, "no")
         if code:
             raise refused(code)
         return "i-1"
@@ -67,7 +69,14 @@ def test_the_error_names_type_zone_way_answer_and_time_of_each_attempt() -> None
     assert all(line[:2] == "20" and line.split()[0].endswith("Z") for line in error.details)
 
 
-@pytest.mark.parametrize("code", ["MaxSpotInstanceCountExceeded", "AuthFailure.ServiceLinkedRoleCreationNotPermitted"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "MaxSpotInstanceCountExceeded",
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        "Client.VolumeLimitExceeded",  # of an instance that ended while it was pending
+    ],
+)
 def test_a_quota_is_asked_once_a_way(code: str) -> None:
     quota = {("spot", "us-east-1a"): code}
     made, tried, launch = search(["spot", "on-demand"], quota)
