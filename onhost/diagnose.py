@@ -1242,16 +1242,17 @@ _REMAPPED = (
 _FABRIC_GOOD = {
     "state": ("completed",), "status": ("success",), "summary": ("healthy",), "bandwidth": ("full",),
     "route_recovery_in_progress": ("false",), "route_unhealthy": ("false",), "access_timeout_recovery": ("false",),
-    "incorrect_configuration": ("none",), "partition_assigned": ("true", "yes"),
+    "incorrect_configuration": ("none",), "partition_assigned": ("true", "yes"), "gfm_state": ("connected",),
 }  # fmt: skip
 # Parts of an NVLink domain of several machines, whose GPUs have a clique other than 0: GB200 and GB300 in UltraServers.
 _MULTI_NODE = re.compile(r"\bGB[23]00\b")
-# Repairs and verdicts of the driver that are `Yes` on a GPU that needs an action (nvidia-smi of R580 to R595, most in
+# Repairs and verdicts of the driver that are `Yes` on a GPU that needs an action (nvidia-smi of R580 to R615, most in
 # group ecc_errors; NVML's nvmlDeviceGetRepairStatus): element → (kind of the action, what it says).
 REPAIRS = {
     "channel_repair_pending": ("schedule_reboot", "the repair of a memory channel is pending"),
     "tpc_repair_pending": ("schedule_reboot", "the repair of a TPC is pending"),
     "unrepairable_memory": ("isolate", "its memory cannot be repaired"),
+    "bank_remapper_pending": ("schedule_reboot", "the remapping of a memory bank is pending"),
 }
 
 # What nvidia-smi prints as gpu_recovery_action from R565 on, as recovery_asked compares it; numbers of NVML's

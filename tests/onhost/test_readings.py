@@ -214,11 +214,26 @@ def test_errors_of_a_mig_device_are_named() -> None:
         ("<tpc_repair_pending>Yes</tpc_repair_pending>", ["schedule_reboot"]),
         ("<unrepairable_memory>Yes</unrepairable_memory>", ["isolate"]),
         ("<unrepairable_memory>N/A</unrepairable_memory>", []),
+        ("<bank_remapper_pending>No</bank_remapper_pending>", []),
+        ("<bank_remapper_pending>Yes</bank_remapper_pending>", ["schedule_reboot"]),
     ],
 )
 def test_repairs(ecc: str, expected: list[str]) -> None:
     gpu = ElementTree.fromstring(f"<gpu><ecc_errors>{ecc}</ecc_errors></gpu>")
     assert [kind for kind, _ in readings.repairs(gpu)] == expected
+
+
+# Elements that R615 added, of four GPUs of a pre-release Rubin board with 615.23: NVIDIA/k8s-test-infra, test data
+# hardware/qx-vr200.xml (2026-09-02). `Disconnected`: NVLINK_INBAND_FABRIC_HEALTH_MASK_GFM_STATE (nvlink_inband_msg.h).
+@pytest.mark.parametrize(
+    ("state", "faults"), [("Connected", []), ("N/A", []), ("Disconnected", ["gfm_state: Disconnected"])]
+)
+def test_connection_to_the_manager_of_the_fabric(state: str, faults: list[str]) -> None:
+    health = f"<summary>Healthy</summary><partition_assigned>True</partition_assigned><gfm_state>{state}</gfm_state>"
+    cliques = "<clique_entry><clique_type>Unicast Pointer</clique_type><clique_id>32766</clique_id></clique_entry>"
+    fabric = f"<state>Completed</state><status>Success</status><cliqueId>32766</cliqueId><health>{health}</health>"
+    gpu = ElementTree.fromstring(f"<gpu><fabric>{fabric}<cliques>{cliques}</cliques></fabric></gpu>")
+    assert readings.fabric_faults(gpu) == faults
 
 
 @pytest.mark.parametrize(

@@ -151,18 +151,22 @@ def sxid_follow_up(message: str) -> Dict[str, Any]:
             "sub_engine": int(match.group("sub_engine"))}  # fmt: skip
 
 
+BANK_PENDING = "bank_remapper_pending"  # as little urgent as a row that waits for its remapping
+
+
 def board_advice(board: Dict[str, Any]) -> Tuple[str, str]:
     """(severity, action) for a GPU's state at boot as `nvidia-smi -q -x` reports it; ("info", "IGNORE") for a healthy one."""
     advice = [("info", "IGNORE")]
     if board.get("unknown_count"):  # a GPU that does not answer is not a healthy one
         advice.append(("warning", "RESTART_VM"))
-    if board.get("remap_pending") == "Yes":
+    if "Yes" in (board.get("remap_pending"), board.get(BANK_PENDING)):
         advice.append(("warning", "SCHEDULE_RESET"))
-    names = ("recovery_action", "reset_required", "drain_and_reset_recommended")
-    reported, number = readings.recovery_asked(*(board.get(name) for name in names))
+    elements = ("recovery_action", "reset_required", "drain_and_reset_recommended")
+    reported, number = readings.recovery_asked(*(board.get(name) for name in elements))
     if reported:
         advice.append(RECOVERY_ACTIONS.get(number, ("", "warning", "CONTACT_SUPPORT"))[1:])
-    asked = {readings.REPAIRS[name][0] for name in readings.REPAIRS if readings.read_flag(board.get(name)).is_set()}
+    names = [name for name in readings.REPAIRS if name != BANK_PENDING]
+    asked = {readings.REPAIRS[name][0] for name in names if readings.read_flag(board.get(name)).is_set()}
     if "schedule_reboot" in asked:
         advice.insert(1, ("critical", "SCHEDULE_RESET"))
     if board.get("remap_failure") == "Yes" or "isolate" in asked:

@@ -23,7 +23,7 @@ _ELEMENTS = {
     "recovery_action": "recovery_action", "driver_version": "driver", "product_architecture": "architecture",
     "virtualization_mode": "virtualization", "current_mig": "mig", "current_ecc": "ecc", "channel_repair_pending": "channel_repair_pending",
     "tpc_repair_pending": "tpc_repair_pending", "unrepairable_memory": "unrepairable_memory", "reset_required": "reset_required",
-    "drain_and_reset_recommended": "drain_and_reset_recommended",
+    "drain_and_reset_recommended": "drain_and_reset_recommended", "bank_remapper_pending": "bank_remapper_pending",
 }  # fmt: skip
 _UNKNOWN = {"RecoveryUnknown": "Count"}
 _NAMED = 5  # unknown values that a line names; `unknown_count` has their number

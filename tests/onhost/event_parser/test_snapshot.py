@@ -157,6 +157,8 @@ def test_known_fault_of_a_gpu_with_unknown_values_is_kept(bench: Bench) -> None:
         ("channel_repair_pending", "Yes", "SCHEDULE_RESET", "critical"),
         ("tpc_repair_pending", "Yes", "SCHEDULE_RESET", "critical"),
         ("unrepairable_memory", "Yes", "ISOLATE", "fatal"),
+        ("bank_remapper_pending", "No", "IGNORE", "info"),
+        ("bank_remapper_pending", "Yes", "SCHEDULE_RESET", "warning"),
     ],
 )
 def test_repair_that_a_gpu_waits_for(bench: Bench, repair: str, value: str, action: str, severity: str) -> None:
