@@ -146,7 +146,7 @@ def archive_lines(suite: str) -> list[str]:
     except MissingTool:
         return []
     form = "$(ORIGIN)|$(CODENAME)|$(REPO_URI)|$(COMPONENT)"
-    listed = run([apt_get, "indextargets", "--format", form, "Created-By: Packages"], timeout=30, check=False)
+    listed = run([apt_get, "indextargets", "--format", form, "Created-By: Packages"], timeout=300, check=False)
     rows = [line.split("|") for line in listed.stdout.splitlines()]
     found = [
         (codename, uri)

@@ -78,7 +78,7 @@ def _write_control(package: Package, tree: Path) -> None:
 def control_field(deb: Path, field: str) -> str:
     """One field of a .deb's control file; empty if it has none. CloudError if that is no .deb."""
     dpkg_deb = find_tool("dpkg-deb", package="dpkg")
-    return run([dpkg_deb, "--field", deb, field], timeout=30, error=CloudError).stdout.strip()
+    return run([dpkg_deb, "--field", deb, field], timeout=300, error=CloudError).stdout.strip()
 
 
 _ARCHITECTURES = ("amd64", "arm64")
@@ -130,7 +130,7 @@ def _index(folder: Path, debs: Mapping[str, Path], prefix: str) -> list[str]:
 
 
 def _stanza(deb: Path, name: str) -> str:
-    control = run([find_tool("dpkg-deb", package="dpkg"), "--field", deb], timeout=30, error=CloudError).stdout
+    control = run([find_tool("dpkg-deb", package="dpkg"), "--field", deb], timeout=300, error=CloudError).stdout
     data = deb.read_bytes()
     sums = f"Size: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
     return f"{control.rstrip()}\nFilename: {name}\n{sums}"
