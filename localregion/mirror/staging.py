@@ -108,7 +108,7 @@ def _compile(
         run(
             [*command, *_macros(values), "-o", path.absolute(), source.name, *linked],
             cwd=source.parent,
-            timeout=60,
+            timeout=600,
             error=CloudError,
         )
     path.chmod(0o755)
@@ -117,7 +117,7 @@ def _compile(
 def _compile_program(source: Path, values: Mapping[str, str], path: Path, architecture: Architecture) -> None:
     """Compiles a program that needs no libc: it runs on every system of its architecture."""
     command = [architecture.gcc(), *_PROGRAM, *architecture.options, *_macros(values)]
-    run([*command, "-o", path.absolute(), source.name], cwd=source.parent, timeout=60, error=CloudError)
+    run([*command, "-o", path.absolute(), source.name], cwd=source.parent, timeout=600, error=CloudError)
     path.chmod(0o755)
 
 
