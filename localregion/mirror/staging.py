@@ -175,7 +175,12 @@ def _sources(row: Row) -> Iterator[Path]:
         yield row.folder / entry["scripts"]
     if entry.get("header"):
         yield (row.folder / entry["header"]).parent
-    # A source may include files of its folder.
     compiled = [library["source"] for library in entry.get("libraries", {}).values()]
     compiled += entry.get("programs", {}).values()
-    yield from sorted({(row.folder / source).parent for source in compiled})
+    yield from sorted({folder for source in compiled for folder in compiled_folders(row.folder / source)})
+
+
+def compiled_folders(source: Path) -> set[Path]:
+    """A source may include files of its folder, and of those beside it."""
+    included = re.findall(r'^#include "\.\./(\w+)/', source.read_text(encoding="utf-8"), re.MULTILINE)
+    return {source.parent, *(source.parent.parent / name for name in included)}

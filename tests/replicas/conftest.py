@@ -42,6 +42,17 @@ def board(model: dict[str, str], index: int, address: str) -> str:
     return "".join(f"{key}: {value}\n" for key, value in values.items())
 
 
+def show_boards(proc: Path, loaded: str, count: int, model: dict[str, str] = A10G) -> None:
+    """proc: /proc/driver/nvidia of a machine with this driver and boards."""
+    (proc / "gpus").mkdir(parents=True)
+    line = f"NVIDIA UNIX Open Kernel Module for x86_64  {loaded}  Release Build  (x@y)  Sat Nov 21 2026\n"
+    (proc / "version").write_text("NVRM version: " + line + "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n")
+    for index in range(count):
+        address = f"0000:00:{0x1B + index:02x}.0"
+        (proc / "gpus" / address).mkdir()
+        (proc / "gpus" / address / "board").write_text(board(model, index, address))
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Callable[..., str]:
     """machine(model, count, loaded=version) → the root folder; loaded=None: no module."""
@@ -49,16 +60,7 @@ def machine(tmp_path: Path) -> Callable[..., str]:
     def make(model: dict[str, str] = A10G, count: int = 2, loaded: str | None = VERSION) -> str:
         root = tmp_path / "root"
         if loaded:
-            proc = root / "proc/driver/nvidia"
-            (proc / "gpus").mkdir(parents=True)
-            line = f"NVIDIA UNIX Open Kernel Module for x86_64  {loaded}  Release Build  (x@y)  Sat Nov 21 2026\n"
-            (proc / "version").write_text(
-                "NVRM version: " + line + "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n"
-            )
-            for index in range(count):
-                address = f"0000:00:{0x1B + index:02x}.0"
-                (proc / "gpus" / address).mkdir()
-                (proc / "gpus" / address / "board").write_text(board(model, index, address))
+            show_boards(root / "proc/driver/nvidia", loaded, count, model)
         return str(root)
 
     return make

@@ -39,7 +39,7 @@ def test_drivers_show_the_cuda_of_their_branch() -> None:
     assert {name: cuda for name, cuda in branches.items() if int(name) >= 535} == {
         name: cuda for name, cuda in CUDA_VERSION.items() if name in branches
     }
-    source = (REPLICAS / "nvidia_driver/libcuda/version.c").read_text("utf-8")
+    source = (REPLICAS / "nvidia_driver/driver_files/versions.c").read_text("utf-8")
     table = {branch: f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}" for branch, cuda in
              re.findall(r"{(\d{3}), (\d{5})}", source)}  # fmt: skip
     assert {name: table[name] for name in branches} == branches
@@ -211,9 +211,9 @@ def test_every_gpu_behind_switches_has_links() -> None:
     parts = [part for part, _, _ in NVLINK]
     assert len(models) > 5
     assert {model for model in models if not any(part in model for part in parts)} == set()
-    source = (REPLICAS / "nvidia_driver" / "libcuda" / "boards.c").read_text()
-    listed = re.search(r"linked\[\] = \{([^}]*)\}", source)
-    assert listed and re.findall(r'"([^"]+)"', listed[1]) == parts
+    source = (REPLICAS / "nvidia_driver" / "driver_files" / "boards.c").read_text()
+    listed = re.search(r"linked\[\] = \{(.*?)\};", source, re.DOTALL)
+    assert listed and re.findall(r'"([^"]+)", (\d+)', listed[1]) == [(part, str(count)) for part, count, _ in NVLINK]
 
 
 def test_versions_help_and_summary(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -354,3 +354,61 @@ def test_layout_12_counts_uncorrectable_errors_in_sram(
     tags += ["sram_threshold_exceeded"] if len(uncorrectable) == 2 else []
     assert [child.tag for child in gpu.find("ecc_errors/aggregate") or ()] == tags
     assert gpu.findtext("pci/pci_bus") == "0x00" and gpu.findtext("encoder_stats/session_count") == "N/A"
+
+
+def device_nodes(root: str, *names: str) -> Path:
+    folder = Path(root, "dev")
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+    return folder
+
+
+def test_it_shows_the_gpus_whose_nodes_it_can_open(machine: Machine) -> None:
+    """As in a container with one of two GPUs."""
+    root = machine()
+    device_nodes(root, "nvidiactl", "nvidia1")
+    assert smi(root, "-L")[1] == "GPU 0: NVIDIA A10G (UUID: GPU-00000001-0000-0000-0000-000000000000)\n"
+
+
+def test_without_nodes_it_finds_no_driver_and_no_gpu(machine: Machine) -> None:
+    root = machine()
+    folder = device_nodes(root, "nvidiactl")
+    assert smi(root) == (6, "No devices were found\n")
+    (folder / "nvidiactl").unlink()
+    status, text = smi(root)
+    assert status == 9 and "couldn't communicate with the NVIDIA driver" in text
+
+
+@pytest.mark.parametrize(("number", "status", "text"), [(13, 4, "Insufficient Permissions"), (1, 255, "Unknown Error")])
+def test_without_access_it_says_what_nvml_says(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, number: int, status: int, text: str
+) -> None:
+    root = machine()
+    device_nodes(root, "nvidiactl", "nvidia0")
+
+    def refuse(path: str, flags: int) -> int:
+        raise OSError(number, "refused", path)
+
+    monkeypatch.setattr("os.open", refuse)
+    assert smi(root, "-L") == (status, f"Failed to initialize NVML: {text}\n")
+
+
+def test_without_the_library_it_says_so(machine: Machine) -> None:
+    """Where a loader's index is; by its index, or in the folders that a loader always reads."""
+    root = machine()
+    cache = Path(root, "etc/ld.so.cache")
+    cache.parent.mkdir()
+    cache.write_bytes(b"glibc-ld.so.cache1.1\0libnvidia-ml.so.1\0/opt/nvidia/libnvidia-ml.so.1\0")
+    for words in (["-L"], ["--version"]):
+        status, text = smi(root, *words)
+        assert status == 12 and text.startswith("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.")
+    library = Path(root, "opt/nvidia/libnvidia-ml.so.1")
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert smi(root, "-L")[0] == 0
+    library.rename(library.with_name("elsewhere"))
+    usual = Path(root, "usr/lib64/libnvidia-ml.so.1")
+    usual.parent.mkdir(parents=True)
+    usual.touch()
+    assert smi(root, "-L")[0] == 0

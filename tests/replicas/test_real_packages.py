@@ -26,6 +26,7 @@ SAMPLES = [
     ("nvidia-kernel-common-580", "deb"), ("nvidia-utils-580", "deb"), ("nvidia-compute-utils-580", "deb"),
     ("libnvidia-compute-580", "deb"), ("nvidia-dkms-open", "deb"), ("libnvidia-compute", "deb"),
     ("nvidia-kernel-open-dkms", "deb"), ("nvidia-driver-cuda", "deb"), ("nvidia-smi", "deb"),
+    ("libnvidia-ml1", "deb"), ("libnvidia-ml", "rpm"),
     ("nvidia-persistenced", "deb"), ("kmod-nvidia-open-dkms", "rpm"), ("kmod-nvidia-latest-dkms", "rpm"),
     ("nvidia-kmod-common", "rpm"), ("nvidia-modprobe", "rpm"), ("nvidia-driver-cuda", "rpm"),
     ("nvidia-driver-cuda-libs", "rpm"),

@@ -63,3 +63,13 @@ def test_a_digest_follows_the_sources_and_their_mode(package: Package) -> None:
     finally:
         program.write_text(text)
         program.chmod(mode)
+
+
+def test_a_library_s_digest_has_what_it_includes_from_beside_it(tmp_path: Path) -> None:
+    """Else a mirror keeps the library of before a change."""
+    for folder in ("mine", "shared", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "part.c").touch()
+    source = tmp_path / "mine/library.c"
+    source.write_text('#include "../shared/part.c"\n#include "part.c"\n', encoding="utf-8")
+    assert staging.compiled_folders(source) == {tmp_path / "mine", tmp_path / "shared"}

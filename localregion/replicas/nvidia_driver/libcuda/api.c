@@ -1,5 +1,7 @@
 /* The driver API (cuda.h): devices, contexts, modules, memory, launches, peers. A context is its device's number plus one. */
 
+#define CONTEXTS 64
+
 static int pending[DEVICES]; /* error of a launch, told by the next call that waits */
 static struct kernel kernels[CONTEXTS];
 static int kernel_count;

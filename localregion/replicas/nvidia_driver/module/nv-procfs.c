@@ -2,7 +2,7 @@
 /*
  * gpu-ami replica: /proc/driver/nvidia/{version,params,gpus/<dddd:bb:dd.f>/information} as the driver has them, and,
  * of the replica alone, gpus/<...>/board (the board's description), gpus/<...>/xid (root asks for an Xid) and
- * gpus/<...>/fault (root seeds faults of the board, which libcuda shows: libcuda/boards.c).
+ * gpus/<...>/fault (root seeds faults of the board, which libcuda shows: libcuda/devices.c).
  */
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>

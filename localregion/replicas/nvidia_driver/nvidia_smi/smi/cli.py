@@ -154,6 +154,7 @@ def _line(gpu: Gpu) -> str:
 
 
 def _versions(root: str, own: str) -> str:
+    driver.check_library(root)
     loaded = driver.loaded_version(root)
     library = own.rsplit(".", 1)[0] if own.count(".") == 2 else own
     rows = [("NVIDIA-SMI version", own), ("NVML version", library)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 CUDA_VERSION = {
@@ -109,6 +110,12 @@ def loaded_id(root: str) -> str:
         return "0"
 
 
+_WITHOUT_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+    "Make sure that the latest NVIDIA driver is installed and running.\n"
+)
+
+
 def loaded_version(root: str) -> str:
     """The module's version from /proc/driver/nvidia/version; Failure 9 when no module answers."""
     text = _read(root + "/proc/driver/nvidia/version")
@@ -116,16 +123,58 @@ def loaded_version(root: str) -> str:
         for word in text.partition("\n")[0].split():
             if word[0].isdigit() and word.count(".") in (1, 2):
                 return word
-    raise Failure(
-        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
-        "Make sure that the latest NVIDIA driver is installed and running.\n",
-        9,
-    )
+    raise Failure(_WITHOUT_DRIVER, 9)
+
+
+_WITHOUT_LIBRARY = (
+    "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display Driver "
+    "is properly installed and present in your system.\n"
+    "Please also try adding directory that contains libnvidia-ml.so to your system PATH."
+)
+_LIBRARY = "libnvidia-ml.so.1"
+_FOLDERS = ("/usr/lib64/", "/usr/lib/x86_64-linux-gnu/", "/usr/lib/aarch64-linux-gnu/")
+
+
+def check_library(root: str) -> None:
+    """Failure 12 where the loader finds no NVML. It is not opened: that would be a tenth of every start-up."""
+    if not os.path.exists(root + "/etc/ld.so.cache"):  # a folder of a test
+        return
+    folders = [*_FOLDERS, *(folder + "/" for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder)]
+    if any(os.path.exists(root + folder + _LIBRARY) for folder in folders):
+        return
+    with open(root + "/etc/ld.so.cache", "rb") as file:
+        names = file.read().split(b"\0")
+    if not any(os.path.exists(root + os.fsdecode(name)) for name in names if name.endswith(b"/" + _LIBRARY.encode())):
+        raise Failure(_WITHOUT_LIBRARY, 12)
+
+
+def _open_error(root: str, node: str) -> int:
+    """errno of opening a device node; 0: it can be opened, or this is a folder of a test, without /dev."""
+    if not os.path.isdir(root + "/dev"):
+        return 0
+    try:
+        os.close(os.open(root + "/dev/" + node, os.O_RDWR))
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+def _check_access(root: str) -> None:
+    """As libnvidia-ml (system.c): who may not open the driver's control node."""
+    number = _open_error(root, "nvidiactl")
+    if number == errno.EACCES:
+        raise Failure("Failed to initialize NVML: Insufficient Permissions", 4)
+    if number == errno.EPERM:
+        raise Failure("Failed to initialize NVML: Unknown Error", 255)
+    if number:
+        raise Failure(_WITHOUT_DRIVER, 9)
 
 
 def check_versions(root: str, own: str) -> str:
     """The module's version. NVML answers only the module of its own version: Failure 18."""
+    check_library(root)
     loaded = loaded_version(root)
+    _check_access(root)
     if loaded != own:
         library = own.rsplit(".", 1)[0] if own.count(".") == 2 else own
         raise Failure(
@@ -154,7 +203,7 @@ def cuda_version(version: str) -> str:
 
 
 def gpus(root: str) -> list[Gpu]:
-    """All GPUs in the order of their addresses; Failure 6 when there is none."""
+    """The GPUs whose nodes can be opened, in the order of their addresses; Failure 6 when there is none."""
     base = root + "/proc/driver/nvidia/gpus"
     try:
         addresses = sorted(os.listdir(base))
@@ -164,7 +213,7 @@ def gpus(root: str) -> list[Gpu]:
     for address in addresses:
         text = _read(base + "/" + address + "/board") or ""
         values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-        if "name" in values and "uuid" in values:
+        if "name" in values and "uuid" in values and not _open_error(root, "nvidia" + values.get("minor", "")):
             gpus.append(Gpu(len(gpus), address, values, root))
     if not gpus:
         raise Failure("No devices were found", 6)
