@@ -1,8 +1,8 @@
 # ruff: noqa: F811  (fixtures of another file)
 """NVIDIA's own container toolkit, built from its Go module: the checks read it, and the replica is compared with it.
 
-`nvidia-ctk cdi generate` asks libnvidia-ml; libnvidia_ml.c beside this file has what it asks for, since NVIDIA's own
-answers with a driver alone. `make real` (root for device nodes, network; the build is kept by version).
+`nvidia-ctk cdi generate` asks libnvidia-ml, which is the driver replica's here, since NVIDIA's own answers with a
+driver alone. `make real` (root for device nodes, network; the build is kept by version).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_ami import process
 from localregion.mirror.table import REPLICAS
 from tests.originals import fetch
-from tests.replicas.conftest import machine  # noqa: F401
+from tests.replicas.conftest import machine, show_boards  # noqa: F401
 from tests.replicas.test_container_toolkit import options, toolkit, written  # noqa: F401
+from tests.replicas.test_libraries import staged
 from tests.validator.checks.conftest import PLAN, Judge
 from validator.checks import container_toolkit as checks
 from validator.plan import as_plan
@@ -42,7 +42,11 @@ VERSION = (1, 20, 1)
 DRIVER = "580.95.05"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 REPLICA = REPLICAS / "container_toolkit/base/usr"
+UUIDS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(2)]
+FAULTS = REPLICAS.parents[1] / "gpu_ami/faults/definitions"
 DRIVERS = ("535.309.01", DRIVER, "595.91.07")
+# Device nodes that can be opened without a driver: minor numbers of the kernel's own (null, zero, full, random, kmsg).
+NODES = {"nvidiactl": 3, "nvidia-modeset": 11, "nvidia-uvm": 7, "nvidia-uvm-tools": 8, "nvidia0": 3, "nvidia1": 5}
 
 
 @dataclass(frozen=True)
@@ -53,18 +57,18 @@ class Toolkit:
     root: Path
 
     def run(
-        self, program: str, *words: str, gpus: int = 2, path: str = "", settings: Path | None = None
+        self, program: str, *words: str, path: str = "", settings: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """settings: the folder that stands for /etc."""
-        environment = {"NVML_GPUS": str(gpus), "PATH": f"{path}{self.folder}:{os.environ['PATH']}"}
+        environment = {"GPU_AMI_ROOT": str(self.root), "PATH": f"{path}{self.folder}:{os.environ['PATH']}"}
         environment |= {"XDG_CONFIG_HOME": str(settings)} if settings else {}
         words = (str(self.folder / program), *words)
         return subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, check=False)
 
-    def generate(self, output: Path, gpus: int = 2) -> subprocess.CompletedProcess[str]:
+    def generate(self, output: Path) -> subprocess.CompletedProcess[str]:
         places = [f"--driver-root={self.root}", f"--dev-root={self.root}"]
         hook = "--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook"
-        return self.run("nvidia-ctk", "cdi", "generate", *places, hook, f"--output={output}", gpus=gpus)
+        return self.run("nvidia-ctk", "cdi", "generate", *places, hook, f"--output={output}")
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +76,16 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
     return with_driver(tmp_path_factory.mktemp("driver"), DRIVER)
 
 
-def with_driver(root: Path, driver: str) -> Toolkit:
-    """The original, and in root the libraries and device nodes of a driver."""
-    for name in (LIBRARIES, "dev"):
-        (root / name).mkdir(parents=True)
-    source = Path(__file__).with_name("libnvidia_ml.c")
-    for name, text in {"libnvidia-ml": source, "libcuda": Path("/dev/null")}.items():
-        library = root / LIBRARIES / f"{name}.so.{driver}"
-        words = ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", f'-DDRIVER="{driver}"', f"-Wl,-soname,{name}.so.1"]
-        process.run([*words, "-o", str(library), "-x", "c", str(text)], timeout=60)
-        library.with_name(f"{name}.so.1").symlink_to(library.name)
-    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
-        os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    return Toolkit(fetch.toolkit(RELEASE), root)
+def with_driver(root: Path, driver: str, gpus: int = 2, release: str = RELEASE) -> Toolkit:
+    """The original, and in root a driver's libraries, its device nodes, and what its module shows of boards."""
+    branch = driver.partition(".")[0]
+    root.mkdir(exist_ok=True)
+    staged(f"libnvidia-compute-{branch}", f"{driver}-0ubuntu1", root)
+    show_boards(root / "proc/driver/nvidia", driver, gpus)
+    (root / "dev").mkdir()
+    for name, minor in NODES.items():
+        os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+    return Toolkit(fetch.toolkit(release), root)
 
 
 def replica(*words: str, program: str = "nvidia-ctk", path: str = "") -> subprocess.CompletedProcess[str]:
@@ -142,50 +143,130 @@ def test_mistakes_end_with_the_same_status(original: Toolkit, words: tuple[str, 
     assert bool(ours.stdout) == bool(real.stdout) or words[:2] == ("cdi", "generate"), "the original adds its help"
 
 
-def test_specification_has_the_original_s_devices(
-    original: Toolkit,
-    toolkit: Callable[[str], Any],
-    tmp_path: Path,
-) -> None:
-    output = tmp_path / "original" / "nvidia.yaml"
-    done = original.generate(output)
-    assert done.returncode == 0, done.stderr
-    real = yaml.safe_load(output.read_text(encoding="utf-8"))
-    ours = yaml.safe_load((written(toolkit, tmp_path) / "nvidia.yaml").read_text(encoding="utf-8"))
-    assert ours["cdiVersion"] == real["cdiVersion"] and ours["kind"] == real["kind"]
-
-    def devices(document: dict[str, Any]) -> dict[str, list[str]]:
-        rows = document["devices"]
-        return {row["name"]: [Path(node["path"]).name for node in row["containerEdits"]["deviceNodes"]] for row in rows}
-
-    assert devices(ours) == devices(real)
-    assert [row["name"] for row in ours["devices"]].count("all") == 1
-    common = real["containerEdits"]
-    assert "NVIDIA_VISIBLE_DEVICES=void" in common["env"]
-    mounts = {Path(mount["containerPath"]).name for mount in common["mounts"]}
-    assert f"libcuda.so.{DRIVER}" in mounts and f"libnvidia-ml.so.{DRIVER}" in mounts
+def without_root(text: str, root: Path) -> dict[str, Any]:
+    """A specification of the driver below root. Under a root of its own each node also has its path there."""
+    document: dict[str, Any] = yaml.safe_load(text.replace(f"{root}/", "/").replace(str(root), "/"))
+    for edits in (document["containerEdits"], *(device["containerEdits"] for device in document["devices"])):
+        for node in edits.get("deviceNodes", ()):
+            assert node.pop("hostPath", node["path"]) == node["path"]
+    return document
 
 
+@pytest.mark.parametrize("release", ["1.18.2", "1.19.1", RELEASE])
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_hooks_are_the_original_s(
-    toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
+def test_specification_is_the_original_s(
+    toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, release: str
 ) -> None:
-    """The same hooks in the same order, with the same words and variables, for each device and for all."""
-    root = tmp_path / "root"
-    made = with_driver(root, driver)
+    """All of it: devices with their nodes' numbers, modes and groups, hooks, mounts, variables."""
+    made = with_driver(tmp_path / "driver", driver, release=release)
+    (made.root / "dev/nvidia-modeset").chmod(0o660)
+    os.chown(made.root / "dev/nvidia-modeset", 0, 27)
+    os.chown(made.root / "dev/nvidia-uvm", 0, 44)
     output = tmp_path / "original" / "nvidia.yaml"
-    assert made.generate(output).returncode == 0
-    monkeypatch.setattr(toolkit("specification"), "DEV", str(root / "dev"))
-    monkeypatch.setattr(toolkit("specification"), "LIBRARIES", (str(root / LIBRARIES),))
+    done = made.generate(output)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(toolkit("specification"), "DEV", str(made.root / "dev"))
+    monkeypatch.setattr(toolkit("specification"), "LIBRARIES", (str(made.root / LIBRARIES),))
     monkeypatch.setattr(toolkit("specification"), "driver_version", lambda: driver)
+    ours = written(toolkit, tmp_path, toolkit("specification").release(release)) / "nvidia.yaml"
+    real, own = (without_root(path.read_text(encoding="utf-8"), made.root) for path in (output, ours))
+    assert own == real
+    texts = [path.read_text(encoding="utf-8").replace(f"{made.root}/", "/") for path in (ours, output)]
+    assert texts[0] == re.sub(r"\n *hostPath: /dev/\S+", "", texts[1].replace(str(made.root), "/"))
+    assert [row["name"] for row in real["devices"]].count("all") == 1
+    mounts = {Path(mount["containerPath"]).name for mount in real["containerEdits"]["mounts"]}
+    assert f"libcuda.so.{driver}" in mounts and f"libnvidia-ml.so.{driver}" in mounts
+    assert toolkit("registry").specifications([str(ours.parent)])[0][1] == yaml.safe_load(ours.read_text("utf-8"))
 
-    def edits(path: Path) -> dict[str, Any]:
-        document = yaml.safe_load(path.read_text(encoding="utf-8").replace(f"{root}/", "/").replace(str(root), "/"))
-        rows = {row["name"]: row["containerEdits"] for row in document["devices"]}
-        rows["common"] = document["containerEdits"]
-        return {name: (row.get("env"), row.get("hooks"), row.get("mounts")) for name, row in rows.items()}
 
-    assert edits(written(toolkit, tmp_path) / "nvidia.yaml") == edits(output)
+def minors(gpus: int) -> str:
+    """/proc/driver/nvidia-caps/mig-minors: NVIDIA's MIG user guide, "Device Nodes and Capabilities"."""
+    rows = ["config 1", "monitor 2"]
+    for gpu in range(gpus):
+        for instance in range(15):
+            first = 3 + 135 * gpu + 9 * instance
+            rows.append(f"gpu{gpu}/gi{instance}/access {first}")
+            rows += [f"gpu{gpu}/gi{instance}/ci{compute}/access {first + 1 + compute}" for compute in range(8)]
+    return "".join(f"{row}\n" for row in rows)
+
+
+# The original reads the file of minor numbers of this machine, whatever the driver's root is.
+_WITH_MINORS = """\
+mount -t tmpfs none /proc/driver
+mkdir /proc/driver/nvidia-caps
+cp "$1" /proc/driver/nvidia-caps/mig-minors
+shift
+exec "$@"
+"""
+
+
+def test_mig_devices_are_the_original_s(
+    toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that nvidia-smi has divided: go-nvlib asks for instances and their profiles. The original adds the nodes of
+    the capabilities, of which the driver's replica has none."""
+    made = with_driver(tmp_path / "driver", DRIVER)
+    for file in (made.root / "proc/driver/nvidia/gpus").glob("*/board"):
+        file.write_text(file.read_text().replace("NVIDIA A10G", "NVIDIA A100-SXM4-40GB").replace("8.6", "8.0"))
+    state = made.root / "run/nvidia-smi" / UUIDS[1]
+    state.parent.mkdir(parents=True)
+    state.write_text('{"mig": true, "pending_mig": true, "instances": ["3g.20gb", "1g.5gb"]}', encoding="utf-8")
+    (made.root / "dev/nvidia-caps").mkdir()
+    for number in (147, 148, 156, 157):
+        os.mknod(made.root / f"dev/nvidia-caps/nvidia-cap{number}", 0o444 | stat.S_IFCHR, os.makedev(1, 3))
+    (tmp_path / "minors").write_text(minors(2), encoding="utf-8")
+    output = tmp_path / "nvidia.yaml"
+    words = ["unshare", "--mount", "sh", "-ec", _WITH_MINORS, "enter", str(tmp_path / "minors")]
+    words += [str(made.folder / "nvidia-ctk"), "cdi", "generate", f"--driver-root={made.root}"]
+    words += [f"--dev-root={made.root}", f"--output={output}"]
+    environment = {"GPU_AMI_ROOT": str(made.root), "PATH": os.environ["PATH"]}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    for name, value in {"DEV": made.root / "dev", "RUN": state.parent}.items():
+        monkeypatch.setattr(toolkit("specification"), name, str(value))
+    ours = (written(toolkit, tmp_path) / "nvidia.yaml").read_text(encoding="utf-8")
+
+    def nodes(text: str) -> dict[str, list[str]]:
+        rows = without_root(text, made.root)["devices"]
+        return {row["name"]: [node["path"] for node in row["containerEdits"]["deviceNodes"]] for row in rows}
+
+    real = nodes(output.read_text(encoding="utf-8"))
+    assert real["1:1"] == ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap156", "/dev/nvidia-caps/nvidia-cap157"]
+    without = {name: [path for path in paths if "caps" not in path] for name, paths in real.items()}
+    assert nodes(ours) == without and "1:0" in without and "1" not in without
+
+
+def injected(fault: str, specification: Path) -> dict[str, list[str]]:
+    """Device → its nodes, after the fault's commands changed the specification."""
+    rows = yaml.safe_load((FAULTS / "container_toolkit.yml").read_text(encoding="utf-8"))
+    (commands,) = [row["inject"] for row in rows if row["id"] == fault]
+    commands = commands.replace("/var/run/cdi/nvidia.yaml", str(specification))
+    commands = commands.replace("/run/cdi.kept", str(specification.with_suffix(".kept")))
+    subprocess.run(["sh", "-ec", commands], check=True, timeout=60)
+    document = yaml.safe_load(specification.read_text(encoding="utf-8"))
+    return {
+        row["name"]: [Path(node["path"]).name for node in row["containerEdits"]["deviceNodes"]]
+        for row in document["devices"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("fault", "left"),
+    [
+        ("cdi-lacks-a-gpu", {"1": ["nvidia1"], UUIDS[0]: ["nvidia0"], "all": ["nvidia0", "nvidia1"]}),
+        ("cdi-names-what-is-not-there", {"0": ["nvidia99"], "1": ["nvidia1"], UUIDS[0]: ["nvidia99"]}),
+        ("cdi-of-other-devices", {"0": ["nvidia0"], "1": ["nvidia1"], UUIDS[1]: ["nvidia1"], "all": ["nvidia0"]}),
+    ],
+)
+def test_faults_change_the_original_s_specification(
+    original: Toolkit, tmp_path: Path, fault: str, left: dict[str, list[str]]
+) -> None:
+    """As they change the replica's."""
+    output = tmp_path / "nvidia.yaml"
+    assert original.generate(output).returncode == 0
+    output.write_text(output.read_text(encoding="utf-8").replace(f"{original.root}/", "/"), encoding="utf-8")
+    found = injected(fault, output)
+    assert found | left == found and ("0" in found) == (fault != "cdi-lacks-a-gpu")
 
 
 def test_a_container_s_files_are_the_original_s(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
@@ -216,12 +297,9 @@ def test_a_container_s_files_are_the_original_s(toolkit: Callable[[str], Any], t
 
 
 def test_without_a_gpu_nothing_is_written(
-    original: Toolkit,
-    toolkit: Callable[[str], Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = original.generate(tmp_path / "none.yaml", gpus=0)
+    done = with_driver(tmp_path / "empty", DRIVER, gpus=0).generate(tmp_path / "none.yaml")
     message = re.findall(r'level=error msg="(.*)"$', done.stderr, re.MULTILINE)[-1].replace('\\"', '"')
     assert done.returncode == 1 and not (tmp_path / "none.yaml").exists()
     monkeypatch.setattr(toolkit("specification"), "gpus", list)
@@ -360,6 +438,7 @@ def test_checks_accept_the_original(original: Toolkit, judge: Judge, tmp_path: P
         "cat /etc/docker/daemon.json": daemon.read_text(encoding="utf-8"),
         "test -x *": "",
         "for f in *": f"{(folder / 'nvidia.yaml').read_text(encoding='utf-8')}\n---\n",
+        "stat -c *": lambda command: subprocess.run(command, shell=True, capture_output=True, text=True).stdout,
         "ls -d -- *": lambda command: "\n".join(word for word in command.split()[3:] if Path(word).exists()),
     }
     section = {"version": RELEASE, "runtime": "docker", "cdi": True}

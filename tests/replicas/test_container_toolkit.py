@@ -25,7 +25,8 @@ from validator.checks import container_toolkit
 from validator.probes import containers
 
 SOURCES = REPLICAS / "container_toolkit/base"
-INFORMATION = "Model: \t\t NVIDIA A10G\nGPU UUID: \t GPU-0000000{0}\nDevice Minor: \t {0}\n"
+UUID = "GPU-{0:08x}-0000-0000-0000-000000000000"
+INFORMATION = f"Model: \t\t NVIDIA A10G\nGPU UUID: \t {UUID}\nDevice Minor: \t {{0}}\n"
 # `containerd config dump` of Debian's containerd 1.6, shortened.
 DUMP = """version = 2
 [plugins]
@@ -92,9 +93,9 @@ def test_specification_is_as_the_original_writes_it(toolkit: Callable[[str], Any
     assert document["kind"] == "nvidia.com/gpu"
     assert nodes == {
         "0": ["nvidia0"],
-        "GPU-00000000": ["nvidia0"],
+        UUID.format(0): ["nvidia0"],
         "1": ["nvidia1"],
-        "GPU-00000001": ["nvidia1"],
+        UUID.format(1): ["nvidia1"],
         "all": ["nvidia0", "nvidia1"],
     }
     common = document["containerEdits"]
@@ -156,8 +157,8 @@ def test_links_of_the_machine_are_made_in_the_container(toolkit: Callable[[str],
         document = yaml.safe_load((written(toolkit, tmp_path, version) / "nvidia.yaml").read_text(encoding="utf-8"))
         return [word for word in document["containerEdits"]["hooks"][0]["args"][2:] if word != "--link"]
 
-    assert links((1, 18, 1)) == [f"libcuda.so.1::{folder}/libcuda.so"]
-    assert links((1, 20, 1)) == [
+    assert links((1, 17, 8)) == [f"libcuda.so.1::{folder}/libcuda.so"]
+    assert links((1, 18, 1)) == [
         f"libcuda.so.1::{folder}/libcuda.so",
         f"libcuda.so.{VERSION}::{folder}/libcuda.so.1",
         f"libnvidia-ml.so.{VERSION}::{folder}/libnvidia-ml.so.1",
@@ -171,7 +172,7 @@ def test_list_names_what_the_specification_has(
     monkeypatch.setattr(toolkit("control"), "Settings", lambda: Namespace(folders=[str(folder)]))
     toolkit("control").list_devices(None)
     shown = capsys.readouterr()
-    names = ["0", "1", "GPU-00000000", "GPU-00000001", "all"]
+    names = ["0", "1", UUID.format(0), UUID.format(1), "all"]
     assert shown.out.split() == [f"nvidia.com/gpu={name}" for name in names]
     assert "Found 5 CDI devices" in shown.err
 
@@ -190,7 +191,7 @@ def test_without_gpus_nothing_is_written(
     [
         ("all", ["nvidia-uvm", "nvidia0", "nvidia1", "nvidiactl"]),
         ("1", ["nvidia-uvm", "nvidia1", "nvidiactl"]),
-        ("GPU-00000000", ["nvidia-uvm", "nvidia0", "nvidiactl"]),
+        (UUID.format(0), ["nvidia-uvm", "nvidia0", "nvidiactl"]),
         ("none", ["nvidia-uvm", "nvidiactl"]),
         ("nvidia.com/gpu=0", ["nvidia-uvm", "nvidia0", "nvidiactl"]),
         ("nvidia.com/gpu=0,nvidia.com/gpu=1", ["nvidia-uvm", "nvidia0", "nvidia1", "nvidiactl"]),

@@ -20,7 +20,8 @@ def generate(options: argparse.Namespace) -> int:
         raise log.Failure(
             'failed to write spec: invalid CDI Spec: failed add device "all": invalid device, empty device edits'
         )
-    text = specification.text_of(specification.specify(found, options.version))
+    document = specification.specify(found, options.version)
+    text = specification.text_of(document)
     path = options.output or os.environ.get("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH")
     if path:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -30,7 +31,7 @@ def generate(options: argparse.Namespace) -> int:
         os.replace(path + ".tmp", path)
     else:
         sys.stdout.write(text)
-    log.log("info", "Generated CDI spec with version " + specification.VERSION)
+    log.log("info", "Generated CDI spec with version " + document["cdiVersion"])
     return 0
 
 

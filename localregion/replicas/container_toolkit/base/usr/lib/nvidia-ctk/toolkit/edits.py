@@ -20,10 +20,14 @@ def apply(spec: Table, edits: list[Table]) -> None:
         for hook in edit.get("hooks") or []:
             row = {key: hook[key] for key in ("path", "args", "env", "timeout") if key in hook}
             spec.setdefault("hooks", {}).setdefault(hook["hookName"], []).append(row)
+        if edit.get("additionalGids"):
+            user = process.setdefault("user", {})
+            user["additionalGids"] = list(dict.fromkeys([*(user.get("additionalGids") or []), *edit["additionalGids"]]))
     spec["mounts"] = sorted(spec.get("mounts") or [], key=lambda row: row["destination"].count("/"))
 
 
 def _device(spec: Table, node: Table) -> None:
+    """What the specification says of the node has precedence over the node itself."""
     path = node.get("hostPath") or node["path"]
     try:
         status = os.stat(path)
@@ -31,18 +35,17 @@ def _device(spec: Table, node: Table) -> None:
         raise Failure("failed to stat CDI host device %r: %s" % (path, error.strerror)) from error
     kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
     major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+    if node.get("major"):
+        major, minor = node["major"], node.get("minor", 0)
     linux = spec.setdefault("linux", {})
     rows = [row for row in linux.get("devices") or [] if row["path"] != node["path"]]
-    mode = status.st_mode & 0o777
-    device = {
-        "path": node["path"],
-        "type": kind,
-        "major": major,
-        "minor": minor,
-        "fileMode": mode,
-        "uid": status.st_uid,
-    }
-    linux["devices"] = [*rows, device | {"gid": status.st_gid}]
+    mode = node.get("fileMode", stat.S_IMODE(status.st_mode))
+    device: Table = {"path": node["path"], "type": kind, "major": major, "minor": minor, "fileMode": mode}
+    user = spec.get("process", {}).get("user", {})
+    device.update((key, user[key]) for key in ("uid", "gid") if user.get(key))
+    if node.get("gid"):
+        device["gid"] = node["gid"]
+    linux["devices"] = [*rows, device]
     rule = {"allow": True, "type": kind, "major": major, "minor": minor, "access": node.get("permissions") or "rwm"}
     resources = linux.setdefault("resources", {})
     resources["devices"] = [*(resources.get("devices") or []), rule]

@@ -105,4 +105,4 @@ def _list(rows: Rows, depth: int) -> tuple[list[Any], Rows]:
 
 
 def _scalar(text: str) -> Any:
-    return json.loads(text) if text[:1] in '"[{' else text
+    return json.loads(text) if text[:1] in '"[{' or text.isdigit() else text

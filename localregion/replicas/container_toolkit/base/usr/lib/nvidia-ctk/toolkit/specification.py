@@ -4,18 +4,20 @@ import glob
 import json
 import os
 import re
-from typing import Any
+import stat
+from typing import Any, Optional
 
 Table = dict[str, Any]
 PROC = "/proc/driver/nvidia"
 DEV = "/dev"
 RUN = "/run/nvidia-smi"
 KIND = "nvidia.com/gpu"
-VERSION = "0.5.0"
+VERSION, WITH_GROUPS = "0.5.0", "0.7.0"  # of CDI: groups of the process came with the second
 HOOK = "/usr/bin/nvidia-cdi-hook"
 CONTROL = ("nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
-# Releases of nvidia-ctk that begin to write it: its CHANGELOG, and the Go modules of 1.17.8, 1.19.1 and 1.20.1.
-COMPAT, PARAMS, SONAMES, PROFILE, LIMITS = (1, 17), (1, 18), (1, 19), (1, 20), (1, 20, 1)
+# Releases of nvidia-ctk that begin to write it: the Go modules of 1.17.8, 1.18.2, 1.19.1 and 1.20.1. The hook
+# create-soname-symlinks was in 1.18.0-rc.1 alone.
+COMPAT, PARAMS, SONAMES, NUMBERS, PROFILE, LIMITS = (1, 17), (1, 18), (1, 18), (1, 19), (1, 20), (1, 20, 1)
 LIBRARIES = ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
 # Of the replica alone: its nvidia-smi is a program in Python with a folder of its own.
 PROGRAMS = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-debugdump", "/usr/lib/nvidia-smi")
@@ -73,15 +75,42 @@ def specify(found: list[tuple[str, str, str]], version: tuple[int, ...], kind: s
         devices += [_device(name, [node], [uuid] if migs is None else [], version) for name in names]
     uuids = [uuid for _, uuid, _ in found if mig_devices(uuid) is None]
     devices.append(_device("all", [node for _, _, node in found], uuids, version))
-    return {"cdiVersion": VERSION, "kind": kind, "devices": devices, "containerEdits": common(version)}
+    devices.sort(key=lambda device: device["name"])
+    edits = common(version)
+    with_groups = any("additionalGids" in row for row in (edits, *(device["containerEdits"] for device in devices)))
+    cdi = WITH_GROUPS if with_groups else VERSION
+    return {"cdiVersion": cdi, "kind": kind, "devices": devices, "containerEdits": edits}
 
 
 def _device(name: str, nodes: list[str], uuids: list[str], version: tuple[int, ...]) -> Table:
-    edits: Table = {"deviceNodes": [{"path": node} for node in nodes]}
+    edits = _nodes(nodes, version)
     if version >= LIMITS and uuids:
         words = ("apply-cuda-memory-limits", "--driver-root", "/", "--gpu-id")
         edits["hooks"] = [_hook(version, *words, uuid, stage="createRuntime") for uuid in uuids]
-    return {"name": name, "containerEdits": edits}
+    return {"name": name, "containerEdits": _ordered(edits)}
+
+
+def _ordered(edits: Table) -> Table:
+    """In the original's order."""
+    keys = ("env", "deviceNodes", "hooks", "mounts", "additionalGids")
+    return {key: edits[key] for key in keys if key in edits}
+
+
+def _nodes(paths: list[str], version: tuple[int, ...]) -> Table:
+    """The device nodes, from 1.19 on with what they are; and the groups without which a process cannot open them."""
+    rows, groups = [], []
+    for path in paths:
+        row: Table = {"path": path}
+        if version >= NUMBERS:
+            status = os.stat(path)
+            mode = stat.S_IMODE(status.st_mode)
+            row.update(major=os.major(status.st_rdev), minor=os.minor(status.st_rdev), fileMode=mode, permissions="rwm")
+            if status.st_gid:
+                row["gid"] = status.st_gid
+                groups += [] if mode & 0o006 == 0o006 else [status.st_gid]
+        rows.append(row)
+    edits: Table = {"deviceNodes": rows} if rows else {}
+    return edits | ({"additionalGids": list(dict.fromkeys(groups))} if groups else {})
 
 
 def common(version: tuple[int, ...]) -> Table:
@@ -95,13 +124,12 @@ def common(version: tuple[int, ...]) -> Table:
     if folders and version >= PARAMS:
         edits["env"].insert(0, "NVIDIA_CTK_LIBCUDA_DIR=" + ":".join(folders))
     hooks = _hooks(version, driver, libraries, folders)
-    if nodes:
-        edits["deviceNodes"] = [{"path": node} for node in nodes]
+    edits.update(_nodes(nodes, version))
     if libraries or programs:
         edits["mounts"] = [
             {"hostPath": path, "containerPath": path, "options": _READ_ONLY} for path in libraries + programs
         ]
-    return edits | ({"hooks": hooks} if hooks else {})
+    return _ordered(edits | ({"hooks": hooks} if hooks else {}))
 
 
 def _hooks(version: tuple[int, ...], driver: str, libraries: list[str], folders: list[str]) -> list[Table]:
@@ -141,27 +169,31 @@ def _hook(version: tuple[int, ...], *words: str, stage: str = "createContainer")
 
 
 def text_of(document: Table) -> str:
-    """YAML in the toolkit's style: sorted keys, lists not indented."""
+    """YAML as the original writes it (from 1.18 on): four columns for each level."""
     return "\n".join(["---", *_rows(document, 0), ""])
 
 
-def _rows(value: Table, depth: int) -> list[str]:
-    pad = "  " * depth
+def _rows(table: Table, depth: int, column: "Optional[int]" = None) -> list[str]:
+    """depth: of the table's values; column: of its keys, within an item of a list."""
+    pad = " " * (4 * depth if column is None else column)
     rows: list[str] = []
-    for key in sorted(value):
-        item = value[key]
-        if isinstance(item, dict):
-            rows += [pad + key + ":", *_rows(item, depth + 1)]
-        elif isinstance(item, list):
+    for key, value in table.items():
+        if isinstance(value, dict):
+            rows += [pad + key + ":", *_rows(value, depth + 1)]
+        elif isinstance(value, list):
             rows.append(pad + key + ":")
-            for element in item:
-                inner = _rows(element, depth + 1) if isinstance(element, dict) else [pad + "  " + _scalar(element)]
-                rows += [pad + "- " + inner[0].strip(), *inner[1:]]
+            for item in value:
+                dash = " " * 4 * (depth + 1) + "- "
+                inner = _rows(item, depth + 1, len(dash)) if isinstance(item, dict) else [dash + _scalar(item)]
+                rows += [dash + inner[0].strip().removeprefix("- "), *inner[1:]]
         else:
-            rows.append("%s%s: %s" % (pad, key, _scalar(item)))
+            rows.append("%s%s: %s" % (pad, key, _scalar(value)))
     return rows
 
 
-def _scalar(text: str) -> str:
-    plain = re.fullmatch(r"[A-Za-z/_.-][\w./:=@+-]*", text) and not text.endswith(":")
-    return text if plain else json.dumps(text)
+def _scalar(text: object) -> str:
+    if not isinstance(text, str):
+        return json.dumps(text)
+    number = re.fullmatch(r"[-+]?[0-9_]+(:[0-9]+)*(\.[0-9]*)?", text)
+    plain = re.fullmatch(r"[\w/.-][\w./:=@+-]*", text) and not text.endswith(":")
+    return text if plain and not number else json.dumps(text)
