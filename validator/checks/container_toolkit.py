@@ -316,7 +316,9 @@ def _divided(host: Any, machine: MachineUnderTest) -> list[nvidia_smi.Listed]:
 @pytest.mark.needs("promise")
 @pytest.mark.tier("T3")
 def test_device_nodes_are_there(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
-    """Every device node in the CDI specification exists. A container does not start with a missing node."""
+    """Every device node in the CDI specification exists, with the specified numbers. A container does not start with a
+    missing node, and from toolkit 1.19 on it gets the node of the numbers that the specification has.
+    """
     import yaml
 
     _require_cdi(plan)
@@ -330,9 +332,8 @@ def test_device_nodes_are_there(host: Any, plan: PlanDocument, machine: MachineU
             *(device.get("containerEdits") for device in document.get("devices", [])),
         ]
     ]
-    nodes = sorted(
-        {node.get("hostPath", node["path"]) for edit in edits if edit for node in edit.get("deviceNodes", [])}
-    )
+    specified = [node for edit in edits if edit for node in edit.get("deviceNodes", [])]
+    nodes = sorted({node.get("hostPath", node["path"]) for node in specified})
     observe(nodes, "existing device nodes")
     if not nodes and planned_instance_type(plan, machine.instance_type)["gpu_count"] == 0:
         return
@@ -342,6 +343,23 @@ def test_device_nodes_are_there(host: Any, plan: PlanDocument, machine: MachineU
     missing = sorted(set(nodes) - set(existing))
     if missing:
         observe.fail(f"the CDI specification names missing device nodes: {', '.join(missing)}")
+    numbers = [node for node in specified if "major" in node]
+    others = _other_numbers(host, numbers) if numbers else []
+    if others:
+        observe.fail(f"the CDI specification is of an earlier start of the driver: {', '.join(others)}")
+
+
+def _other_numbers(host: Any, nodes: list[dict[str, Any]]) -> list[str]:
+    """Device nodes whose major and minor numbers are not the specified ones."""
+    specified = {node.get("hostPath", node["path"]): (node["major"], node.get("minor", 0)) for node in nodes}
+    shown = host.run(f"stat -c '%%n %%t %%T' -- {' '.join(['%s'] * len(specified))}", *specified).stdout
+    rows = [line.split() for line in shown.splitlines()]
+    actual = {row[0]: (int(row[1], 16), int(row[2], 16)) for row in rows if len(row) == 3}
+    return [
+        f"{path} is {actual[path][0]}:{actual[path][1]}, specified {numbers[0]}:{numbers[1]}"
+        for path, numbers in sorted(specified.items())
+        if actual.get(path, numbers) != numbers
+    ]
 
 
 def _require_cdi(plan: PlanDocument) -> None:

@@ -64,6 +64,9 @@ kind: nvidia.com/gpu
 
 ---
 """
+# As nvidia-ctk writes it from 1.19 on.
+NUMBERED = SPECIFICATION.replace("path: /dev/nvidiactl\n", "path: /dev/nvidiactl\n    major: 195\n    minor: 255\n")
+NUMBERS = "/dev/nvidiactl c3 ff\n"
 NODES = "/dev/nvidia0\n/dev/nvidia1\n/dev/nvidiactl\n"
 INSTALLED = "nvidia-container-toolkit installed 1.18.1-1\nnvidia-container-toolkit-base installed 1.18.1-1\n"
 UNCONFIGURED = {"test -e /etc/containerd/config.toml": (1, ""), "test*": ""}
@@ -349,6 +352,20 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         "the CDI specification names missing device nodes: /dev/nvidia1",
     ),
     (toolkit.test_device_nodes_are_there, {"for*": ""}, plan(), "FAIL", "names a device node"),
+    (
+        toolkit.test_device_nodes_are_there,
+        {"for*": NUMBERED, "ls*": NODES, "stat*": NUMBERS},
+        plan(),
+        "PASS",
+        "",
+    ),
+    (
+        toolkit.test_device_nodes_are_there,
+        {"for*": NUMBERED, "ls*": NODES, "stat*": NUMBERS.replace("c3", "1f4")},
+        plan(),
+        "FAIL",
+        "the CDI specification is of an earlier start of the driver: /dev/nvidiactl is 500:255, specified 195:255",
+    ),
     (
         toolkit.test_packages_are_the_planned_ones,
         {"dpkg-query*": INSTALLED},
