@@ -101,10 +101,10 @@ SLOWEST := --durations=40 --durations-min=2
 # Slow tests mostly wait: for a deadline, a region's clock, a program. Two for each CPU keep it busy.
 unit-and-slow slow: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell expr 2 \* `nproc`)
 unit-and-slow:
-	$(PYTEST) -m "not machine and not sandbox" $(SLOWEST)
+	$(PYTEST) -m "not machine and not sandbox and not real" $(SLOWEST)
 
 slow:
-	$(PYTEST) -m "slow and not machine and not sandbox" $(SLOWEST)
+	$(PYTEST) -m "slow and not machine and not sandbox and not real" $(SLOWEST)
 
 prove: FURTHER_PACKAGES = $(call for_arm64,$(RECIPE))
 prove: packages
