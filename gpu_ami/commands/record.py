@@ -109,6 +109,8 @@ def _see_ami(args: argparse.Namespace, plan: Plan, out: Path, progress: Progress
     ami = args.ami or image.load(out).ami
     kinds = image_proof.choose_types(plan.document, args.instance_type)
     with pipeline.open_session(SessionRequest(args.where), progress) as session, ExitStack() as stack:
+        if session.cloud.image(ami) is None:  # also the first question to AWS, before anything is made there
+            raise UsageError(f"{ami} is not in {session.place.region}, or is not shared with this account")
         tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
         key = stack.enter_context(login.temporary_key(session.cloud, session.run, tags))
         stack.enter_context(proof.own_log_groups(session.cloud, session.run, progress))

@@ -104,11 +104,15 @@ def test_an_ami_is_booted_recorded_and_ended(
             return ssh.parse_url(booted.url)
 
     place = Place("local", "us-east-1", log_groups="production")
-    session = argparse.Namespace(cloud=argparse.Namespace(place=place), run=FakeRun(), place=place)
+    cloud = argparse.Namespace(place=place, image={"ami-1": {"ImageId": "ami-1"}}.get)
+    session = argparse.Namespace(cloud=cloud, run=FakeRun(), place=place)
     monkeypatch.setattr(pipeline, "open_session", lambda *_: block("place", session))
     monkeypatch.setattr(login, "temporary_key", lambda *_: block("key", "key"))
     monkeypatch.setattr(launch, "launched", lambda _cloud, one, _run: block(one.ami, "i-1"))
     monkeypatch.setattr(machine, "Boot", FakeBoot)
+    assert run(str(tmp_path), "--ami", "ami-2") == 2
+    assert told == ["place"] and "ami-2 is not in us-east-1" in capsys.readouterr().err
+    told.clear()
     assert run(str(tmp_path), "--ami", "ami-1", "--golden", str(tmp_path / "golden")) == 1
     assert told == ["place", "key", "ami-1", "boot i-1 g5.12xlarge", "ami-1 ended", "key ended", "place ended"]
     kept = hardware.find_golden("g5.12xlarge", tmp_path / "golden")
