@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.errors import UsageError
 from gpu_ami.region import AUTO, BUILDERS
@@ -34,7 +34,46 @@ CONDITIONS_HELP = (
 
 def add_out(parser: argparse.ArgumentParser, file: str = "plan.json") -> None:
     text = f"folder with {file} (default: the one under out/)"
-    parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help=text)
+    parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help=text, action=_Out, file=file)
+    parser.add_argument("-o", "--out", type=Path, dest="out", help=argparse.SUPPRESS, action=_Out, file=file)
+
+
+_STAGES = ("build", "validate", "certify")  # those after plan, each with OUT alone
+
+
+class _Out(argparse.Action):
+    """OUT of a stage after plan. `-o OUT`, as plan and prove have it, is a UsageError with the command to give."""
+
+    def __init__(self, *, file: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._file = file
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """argparse calls this for the argument OUT in any case, before or after that for -o."""
+        other: Path | None = getattr(namespace, "out", None)
+        if option is None and not hasattr(namespace, "misplaced"):
+            namespace.out = values
+        elif option is None:
+            raise self._refusal(parser.prog, values, namespace.misplaced)
+        elif other is not None:
+            raise self._refusal(parser.prog, other, values)
+        else:
+            namespace.misplaced = values
+
+    def _refusal(self, command: str, argument: Path | None, folder: Path) -> UsageError:
+        given = f"{argument or ''} -o {folder}".strip()
+        expected = f"{given}: expected OUT, the folder with {self._file}, without -o"
+        if argument is None:
+            return UsageError(expected, hint=f"{command} {folder}")
+        if argument.is_dir():
+            return UsageError(f"{expected}, got two folders", hint=f"{command} {argument}, or {command} {folder}")
+        name = command.split()[-1]
+        before = [f"gpu-ami {stage} {folder}" for stage in _STAGES[: _STAGES.index(name)]] if name in _STAGES else []
+        steps = ", ".join([f"gpu-ami plan {argument} -o {folder}", *before])
+        hint = f"{steps}, then {command} {folder}; gpu-ami prove {argument} -o {folder} does all steps"
+        return UsageError(f"{expected}, got a recipe and -o", hint=hint)
 
 
 def output_folder(text: str) -> Path:
@@ -487,12 +526,8 @@ def _place_of_keys(args: argparse.Namespace) -> Place | None:
 
 def existing_plan(out: Path | None) -> Path:
     """The folder to go on from: the one named, or the only one under out/ that has a plan."""
-    if out and out.is_file():
-        steps = f"gpu-ami plan {out}, then name the folder that it writes; gpu-ami prove {out} does all steps"
-        is_recipe = out.suffix in (".yml", ".yaml")
-        hint = steps if is_recipe else f"name the folder: {out.parent}"
-        raise UsageError(f"{out}: {'a recipe' if is_recipe else 'a file'}, expected a folder with plan.json", hint=hint)
     if out:
+        _require_folder(out)
         return out
     plans = sorted(Path("out").glob("*/plan.json"))
     if len(plans) == 1:
@@ -502,3 +537,27 @@ def existing_plan(out: Path | None) -> Path:
     raise UsageError(
         f"there are {len(plans)} plans under out/", hint=f"name one: {', '.join(str(plan.parent) for plan in plans)}"
     )
+
+
+def _require_folder(out: Path) -> None:
+    """UsageError: a file, the recipe of an image, or nothing. A folder that is not there would be made for its lock."""
+    if _is_recipe(out):
+        hint = f"gpu-ami plan {out} writes out/{out.stem}, which is to be named; gpu-ami prove {out} does all steps"
+        raise UsageError(f"{out}: a recipe, expected a folder with plan.json", hint=hint)
+    if out.is_file():
+        raise UsageError(f"{out}: a file, expected a folder with plan.json", hint=f"name the folder: {out.parent}")
+    if not out.is_dir():
+        raise UsageError(f"{out}: no such folder", hint=f"gpu-ami plan RECIPE -o {out} writes it")
+
+
+def _is_recipe(path: Path) -> bool:
+    from gpu_ami.recipes import find_recipe
+
+    if path.is_dir():
+        return False
+    if path.is_file():
+        return path.suffix in (".yml", ".yaml")
+    try:
+        return find_recipe(path).is_file()
+    except UsageError:
+        return False

@@ -146,14 +146,67 @@ def test_log_groups_are_those_that_a_place_knows() -> None:
     ("name", "message", "hint"),
     [
         ("mine.yml", "a recipe, expected a folder with plan.json", "gpu-ami prove mine.yml does all steps"),
+        (
+            "mine.yml",
+            "a recipe, expected a folder with plan.json",
+            "gpu-ami plan mine.yml writes out/mine, which is to",
+        ),
+        (
+            "debian12-gpu",
+            "a recipe, expected a folder with plan.json",
+            "gpu-ami plan debian12-gpu writes out/debian12-gpu",
+        ),
         ("plan.json", "a file, expected a folder with plan.json", "name the folder: ."),
+        ("nothing", "no such folder", "gpu-ami plan RECIPE -o nothing writes it"),
     ],
 )
 def test_file_is_no_folder_to_go_on_from(
     name: str, message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path(name).touch()
+    if Path(name).suffix:
+        Path(name).touch()
     with pytest.raises(UsageError) as refused:
         stages.existing_plan(Path(name))
     assert (refused.value.message, hint in str(refused.value.hint)) == (f"{name}: {message}", True)
+
+
+_FOLDER = "expected OUT, the folder with plan.json, without -o"
+
+
+@pytest.mark.parametrize(
+    ("command", "before"), [("build", ""), ("validate", " gpu-ami build new,"), ("fleet attach", "")]
+)
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (
+            "mine.yml -o new", f"mine.yml -o new: {_FOLDER}, got a recipe and -o",
+            "gpu-ami plan mine.yml -o new,{before} then gpu-ami {command} new;"
+            " gpu-ami prove mine.yml -o new does all steps",
+        ),
+        (
+            "--out=new mine", f"mine -o new: {_FOLDER}, got a recipe and -o",
+            "gpu-ami plan mine -o new,{before} then gpu-ami {command} new; gpu-ami prove mine -o new does all steps",
+        ),
+        ("-o new", f"-o new: {_FOLDER}", "gpu-ami {command} new"),
+        (
+            "there -o new", f"there -o new: {_FOLDER}, got two folders",
+            "gpu-ami {command} there, or gpu-ami {command} new",
+        ),
+    ],
+)  # fmt: skip
+def test_the_folder_of_a_plan_is_named_without_an_option(
+    command: str, before: str, words: str, message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """`plan` and `prove` have -o; a reader tries the same of the stages between."""
+    monkeypatch.chdir(tmp_path)
+    Path("there").mkdir()
+    assert main([*command.split(), *words.split()]) == 2
+    assert capsys.readouterr().err == f"gpu-ami: {message}\n  → {hint.format(command=command, before=before)}\n"
+
+
+def test_another_stage_names_its_own_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["certify", "-o", "new"]) == 2
+    assert "expected OUT, the folder with report.json, without -o" in capsys.readouterr().err
