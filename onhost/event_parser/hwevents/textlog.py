@@ -13,6 +13,7 @@ from . import emf, kmsg, leftout, programs
 from .catalogue import POLICY_PATH, Catalogue
 from .event import Builder, Moment
 from .grammar import Broken, Fact, parse, parse_hidden
+from .partial import PartialLines
 from .pcie import PcieError, may_hold_bridge
 from .prefix import Line, parse_stamp
 from .quotes import read_quoted, was_changed
@@ -140,6 +141,7 @@ class TextParser:
         self._clocks = {}  # type: Dict[str, int]
         self._number = 0
         self._entry = None  # type: Optional[_Entry]
+        self._partial = PartialLines(self.overlong)
         self._facts = {}  # type: Dict[str, Optional[Fact]]
         self._is_indented = False
         self._before = None  # type: Optional[Tuple[int, Line]]
@@ -157,11 +159,17 @@ class TextParser:
         self._number += 1
         if self._entry is not None and self._entry.add_bytes(raw):
             return []
+        if not self._partial.streams and b" P " not in raw:
+            return self._lines_of(self._number, raw)
+        return [line for joined in self._partial.join(raw, self._number) for line in self._lines_of(*joined)]
+
+    def _lines_of(self, number: int, raw: bytes) -> List[Tuple[int, Item]]:
+        lines = []  # type: List[Tuple[int, Item]]
         may_start = b"[s=" in raw or b"__CURSOR=" in raw or raw.rstrip().endswith(b"{")
         if self._entry or may_start or _may_hold(raw):
             text = raw.decode("utf-8", "replace").rstrip("\r\n")
-            return self._take_overwritten(text) if "\r" in text else self._take(text)
-        return []
+            lines = self._take_overwritten(text) if "\r" in text else self._take(text)
+        return lines if number == self._number else [(number, item) for _, item in lines]
 
     def overlong(self, rest: bytes) -> None:
         """The end of a line that is too long to be read."""
@@ -175,8 +183,8 @@ class TextParser:
         yield from self._forget()
 
     def last_lines(self) -> List[Tuple[int, Item]]:
-        """The lines of an entry that has no end."""
-        return self._end_entry()
+        """The lines of an entry, or of a container's log, that have no end."""
+        return [line for joined in self._partial.finish() for line in self._lines_of(*joined)] + self._end_entry()
 
     def _new_tracker(self) -> Tracker:
         tracker = Tracker(self._builder)
