@@ -27,6 +27,7 @@ import yaml
 
 from localregion.mirror.table import REPLICAS
 from tests.originals import fetch
+from tests.replicas import module_minors
 from tests.replicas.conftest import machine, show_boards  # noqa: F401
 from tests.replicas.test_container_toolkit import options, toolkit, written  # noqa: F401
 from tests.replicas.test_libraries import staged
@@ -179,17 +180,6 @@ def test_specification_is_the_original_s(
     assert toolkit("registry").specifications([str(ours.parent)])[0][1] == yaml.safe_load(ours.read_text("utf-8"))
 
 
-def minors(gpus: int) -> str:
-    """/proc/driver/nvidia-caps/mig-minors: NVIDIA's MIG user guide, "Device Nodes and Capabilities"."""
-    rows = ["config 1", "monitor 2"]
-    for gpu in range(gpus):
-        for instance in range(15):
-            first = 3 + 135 * gpu + 9 * instance
-            rows.append(f"gpu{gpu}/gi{instance}/access {first}")
-            rows += [f"gpu{gpu}/gi{instance}/ci{compute}/access {first + 1 + compute}" for compute in range(8)]
-    return "".join(f"{row}\n" for row in rows)
-
-
 # The original reads the file of minor numbers of this machine, whatever the driver's root is.
 _WITH_MINORS = """\
 mount -t tmpfs none /proc/driver
@@ -204,7 +194,7 @@ def test_mig_devices_are_the_original_s(
     toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU that nvidia-smi has divided: go-nvlib asks for instances and their profiles. The original adds the nodes of
-    the capabilities, of which the driver's replica has none."""
+    the capabilities by the module's list of minor numbers; the driver's replica makes no such nodes."""
     made = with_driver(tmp_path / "driver", DRIVER)
     for file in (made.root / "proc/driver/nvidia/gpus").glob("*/board"):
         file.write_text(file.read_text().replace("NVIDIA A10G", "NVIDIA A100-SXM4-40GB").replace("8.6", "8.0"))
@@ -214,7 +204,9 @@ def test_mig_devices_are_the_original_s(
     (made.root / "dev/nvidia-caps").mkdir()
     for number in (147, 148, 156, 157):
         os.mknod(made.root / f"dev/nvidia-caps/nvidia-cap{number}", 0o444 | stat.S_IFCHR, os.makedev(1, 3))
-    (tmp_path / "minors").write_text(minors(2), encoding="utf-8")
+    (tmp_path / "module").mkdir()
+    listed = module_minors.listed(tmp_path / "module", "mig-minors")
+    (tmp_path / "minors").write_text(listed, encoding="utf-8")
     output = tmp_path / "nvidia.yaml"
     words = ["unshare", "--mount", "sh", "-ec", _WITH_MINORS, "enter", str(tmp_path / "minors")]
     words += [str(made.folder / "nvidia-ctk"), "cdi", "generate", f"--driver-root={made.root}"]

@@ -2,6 +2,7 @@
 /* gpu-ami replica: one translation unit, since under emulation the kernel's headers are most of a build. */
 #include "nv-board.c"
 #include "nv-xid.c"
+#include "nv-minors.c"
 #include "nv-caps.c"
 #include "nv-procfs.c"
 #include "nv-nvswitch.c"

@@ -3,6 +3,7 @@
  * gpu-ami replica: device numbers of the driver's capabilities, and /proc/driver/nvidia/capabilities/mig/{config,monitor},
  * which say what nodes of them are to be created: /dev/nvidia-caps/nvidia-cap1 for root alone, nvidia-cap2 for all to read.
  * Source: NVIDIA's MIG user guide, "Device Nodes and Capabilities" (2026-11-25). No node of them is created here.
+ * /proc/driver/nvidia-caps lists the numbers of all (nv-minors.c), also of instances, which have no file of their own here.
  * IMEX channels have a device number of their own; the module creates channel 0 where NVreg_CreateImexChannel0 is 1.
  * Source: https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html (2026-11-27)
  */
@@ -17,6 +18,7 @@
 #define NV_IMEX_CHANNELS 2048
 #define NV_IMEX_NAME "nvidia-caps-imex-channels"
 
+static struct proc_dir_entry *nv_caps_proc;
 static int nv_caps_major, nv_imex_major;
 static struct class *nv_imex_class;
 
@@ -86,6 +88,11 @@ int nv_caps_init(struct proc_dir_entry *proc)
 	if (!mig || !proc_create_single_data("config", 0400, mig, nv_caps_show, (void *)1) ||
 	    !proc_create_single_data("monitor", 0444, mig, nv_caps_show, (void *)2))
 		return -ENOMEM;
+	nv_caps_proc = proc_mkdir("driver/nvidia-caps", NULL);
+	if (!nv_caps_proc || !proc_create_single("mig-minors", 0444, nv_caps_proc, nv_mig_minors_show) ||
+	    !proc_create_single("nvlink-minors", 0444, nv_caps_proc, nv_nvlink_minors_show) ||
+	    !proc_create_single("sys-minors", 0444, nv_caps_proc, nv_sys_minors_show))
+		return -ENOMEM;
 	nv_caps_major = __register_chrdev(0, 0, NV_CAP_MINORS, "nvidia-caps", &nv_caps_fops);
 	return nv_caps_major < 0 ? nv_caps_major : nv_imex_init();
 }
@@ -93,6 +100,8 @@ int nv_caps_init(struct proc_dir_entry *proc)
 void nv_caps_exit(void)
 {
 	nv_imex_exit();
+	proc_remove(nv_caps_proc);
+	nv_caps_proc = NULL;
 	if (nv_caps_major > 0)
 		__unregister_chrdev(nv_caps_major, 0, NV_CAP_MINORS, "nvidia-caps");
 	nv_caps_major = 0;
