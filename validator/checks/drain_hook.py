@@ -13,7 +13,7 @@ from validator import remote
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, output
 from validator.plan_document import DrainHook, PlanDocument, section
-from validator.probes import MachineUnderTest, logrotate
+from validator.probes import MachineUnderTest, logrotate, restarts
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import delivery
 
@@ -56,7 +56,10 @@ def test_hook_is_running_and_enabled(host: Any, observe: Observe) -> None:
     }  # fmt: skip
     shown = output(host, f"systemctl show -p {','.join(expected)} {_UNIT}")
     unit = dict(line.partition("=")[::2] for line in shown.splitlines() if "=" in line)
-    observe.same({key: unit.get(key, "") for key in expected}, expected, _UNIT)
+    state = {key: unit.get(key, "") for key in expected}
+    observe(state, expected)
+    restarts.check_none(host, _UNIT, state["NRestarts"], observe)
+    observe.same(state, expected, _UNIT)
 
 
 @pytest.mark.needs("promise")

@@ -4,6 +4,7 @@ The machine and its system:
 machine              instance metadata, boot, clock, environment of login shells and services
 since_image          what a machine still has of its image, byte for byte
 kernel_log           kernel panic, oops or lockup, and GPUs that the driver could not initialise
+restarts             restarts of a service in this boot, with systemd's reasons
 logrotate            whether logs are rotated, and by rules that lose no lines
 footprints           files that no package owns and which are expected, setuid programs, capabilities and listeners
 rights               setuid programs, capabilities, files that every user may write, authorized keys: one walk

@@ -223,6 +223,29 @@ def test_a_drill_runs_the_drills_scripts_alone_and_systemd_is_told(tmp_path: Pat
     assert [(row["name"], row["outcome"]) for row in drained["scripts"]] == [("probe", "ok")]
 
 
+def test_service_is_ready_before_it_asks_the_metadata_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A start that waited for it could reach its unit's limit, and the CloudWatch agent starts after it."""
+    order: list[str] = []
+
+    def ask(*_: object) -> None:
+        order.append("asked")
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise hook_module("metadata").MetadataError("no answer")
+
+    monkeypatch.setattr(service.Notifier, "send", lambda _, *fields: order.append(fields[0]))
+    monkeypatch.setattr(service.Metadata, "ask", ask)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    try:
+        paths = [f"--{name}={tmp_path / name}" for name in ("log", "scripts", "state", "status")]
+        assert service.main(["--notices", "spot-interruption", *paths]) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert order == ["READY=1", "asked", "WATCHDOG=1", "STOPPING=1"] and "no answer" in capfd.readouterr().out
+
+
 def test_a_log_that_cannot_be_written_does_not_stop_a_drain(tmp_path: Path) -> None:
     hook = Installed(tmp_path)
     hook.script("10-a", "true")

@@ -21,6 +21,7 @@ KINDS = ["spot-interruption", "autoscaling-termination"]
 PLANNED = {"notices": KINDS, "timeout_s": 100, "log": LOG, "log_group": "drain"}
 PLAN = as_plan({"drain_hook": PLANNED, "telemetry": {"log_stream": "{instance_id}"}})
 UNIT = "ActiveState=active\nSubState=running\nUnitFileState=enabled\nNRestarts=0\nRestart=always\n"
+FAILED = "gpu-ami-drain-hook.service: Failed with result"
 EXEC = (
     "[Service]\nExecStart=/usr/bin/python3 -sSE /opt/aws/cloudwatch/drain/gpu-ami-drain-hook.py"
     f" --notices {','.join(KINDS)} --timeout 100 --log {LOG}\n"
@@ -43,7 +44,22 @@ ONCE = {kind: {"probe": "ok"} for kind in KINDS}
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (drain_hook.test_hook_is_running_and_enabled, {"systemctl*": UNIT}, "PASS", ""),
     (drain_hook.test_hook_is_running_and_enabled, {"systemctl*": UNIT.replace("=active", "=failed")}, "FAIL", "failed"),
-    (drain_hook.test_hook_is_running_and_enabled, {"systemctl*": UNIT.replace("=0", "=3")}, "FAIL", "'NRestarts': '3'"),
+    # systemd 252: a start that did not become ready in time, then a program that raised an exception.
+    (
+        drain_hook.test_hook_is_running_and_enabled,
+        {"systemctl*": UNIT.replace("=0", "=1"), "journalctl*": f"{FAILED} 'timeout'.\n"}, "FAIL",
+        "gpu-ami-drain-hook.service was restarted 1 times in this boot; results of its runs: timeout",
+    ),
+    (
+        drain_hook.test_hook_is_running_and_enabled,
+        {"systemctl*": UNIT.replace("=0", "=3"), "journalctl*": f"{FAILED} 'exit-code'.\n" * 3}, "FAIL",
+        "was restarted 3 times in this boot; results of its runs: exit-code, exit-code, exit-code",
+    ),
+    (
+        drain_hook.test_hook_is_running_and_enabled,
+        {"systemctl*": UNIT.replace("=0", "=3"), "journalctl*": ""}, "FAIL",
+        "was restarted 3 times in this boot; the journal has no failed run",
+    ),
     (drain_hook.test_metadata_is_read, {"for*": status(104.0)}, "PASS", ""),
     (drain_hook.test_metadata_is_read, {"for*": status(400.0)}, "FAIL", "was 300 s ago, expected within 30 s"),
     (
