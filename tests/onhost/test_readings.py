@@ -223,8 +223,22 @@ def test_repairs(ecc: str, expected: list[str]) -> None:
     assert [kind for kind, _ in readings.repairs(gpu)] == expected
 
 
+def test_unrepairable_memory_counts_without_any_error() -> None:
+    """As four GPUs of a pre-release Rubin board show it with 615.23, all of them: NVIDIA/k8s-test-infra a43e193, test
+    data hardware/qx-vrnvl72.xml (2026-09-02). No error was counted, no row is remapped, every bank has its spare rows,
+    and gpu_recovery_action is None; DCGM 4.6.0 fails such a GPU by the flag alone, with severity ISOLATE."""
+    ecc = "<dram_uncorrectable>0</dram_uncorrectable><channel_repair_pending>No</channel_repair_pending>"
+    ecc += "<tpc_repair_pending>No</tpc_repair_pending><unrepairable_memory>Yes</unrepairable_memory>"
+    rows = "<remapped_row_unc>0</remapped_row_unc><remapped_row_failure>No</remapped_row_failure>"
+    rows += "<row_remapper_histogram_max>12096 bank(s)</row_remapper_histogram_max>"
+    text = f"<ecc_errors>{ecc}</ecc_errors><remapped_rows>{rows}</remapped_rows>"
+    gpu = ElementTree.fromstring(f"<gpu><gpu_recovery_action>None</gpu_recovery_action>{text}</gpu>")
+    assert readings.repairs(gpu) == [("isolate", "its memory cannot be repaired")]
+    assert readings.recovery_asked(gpu.findtext("gpu_recovery_action")) == ("", 0)
+
+
 # Elements that R615 added, of four GPUs of a pre-release Rubin board with 615.23: NVIDIA/k8s-test-infra, test data
-# hardware/qx-vr200.xml (2026-09-02). `Disconnected`: NVLINK_INBAND_FABRIC_HEALTH_MASK_GFM_STATE (nvlink_inband_msg.h).
+# hardware/qx-vrnvl72.xml (2026-09-02). `Disconnected`: nvlink_inband_msg.h, NVLINK_INBAND_FABRIC_HEALTH_MASK_GFM_STATE.
 @pytest.mark.parametrize(
     ("state", "faults"), [("Connected", []), ("N/A", []), ("Disconnected", ["gfm_state: Disconnected"])]
 )

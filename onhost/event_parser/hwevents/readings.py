@@ -171,7 +171,9 @@ _FABRIC_GOOD = {
 # Parts of an NVLink domain of several machines, whose GPUs have a clique other than 0: GB200 and GB300 in UltraServers.
 _MULTI_NODE = re.compile(r"\bGB[23]00\b")
 # Repairs and verdicts of the driver that are `Yes` on a GPU that needs an action (nvidia-smi of R580 to R615, most in
-# group ecc_errors; NVML's nvmlDeviceGetRepairStatus): element → (kind of the action, what it says).
+# group ecc_errors; NVML's nvmlDeviceGetRepairStatus, nvmlDeviceGetUnrepairableMemoryFlag): element → (kind of the
+# action, what it says). DCGM fails a GPU with unrepairable memory, whatever its counters show (DCGM_FR_FAULTY_MEMORY,
+# DCGM_ERROR_ISOLATE: modules/health/DcgmHealthWatch.cpp, dcgm_errors.c of 4.6.0, 2026-07-06).
 REPAIRS = {
     "channel_repair_pending": ("schedule_reboot", "the repair of a memory channel is pending"),
     "tpc_repair_pending": ("schedule_reboot", "the repair of a TPC is pending"),
