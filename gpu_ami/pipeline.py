@@ -70,14 +70,17 @@ def _require_usable_cluster(plan: Plan, asked: ProofOptions, session: Session) -
         require_no_error(findings, session.progress)
 
 
-def check_recipe(recipe: Path, overrides: Sequence[str]) -> None:
-    """UsageError with all mistakes of a recipe, before anything is started for it.
+NOWHERE = Place(name="nowhere", region="us-east-1")
 
-    A recipe with instance types that only EC2 knows is judged at its place.
+
+def check_recipe(recipe: Path, overrides: Sequence[str]) -> Plan | None:
+    """UsageError with all mistakes of a recipe, before anything is started for it. Returns its plan for NOWHERE.
+
+    None: a recipe with instance types that only EC2 knows is judged at its place.
     """
     if unknown_types(recipe, facts_of(recipe), overrides):
-        return
-    make_plan(recipe, Place(name="nowhere", region="us-east-1"), overrides)
+        return None
+    return make_plan(recipe, NOWHERE, overrides)
 
 
 def agent_version(agent_package: Path | None) -> list[str]:

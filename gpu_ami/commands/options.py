@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from gpu_ami.build import Layering
     from gpu_ami.cloud import Cloud, Place
+    from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
     from gpu_ami.release import comparison as comparisons
     from gpu_ami.release import image_description
@@ -429,18 +431,62 @@ def _require_checks(folders: Sequence[Path]) -> None:
         raise UsageError(f"pytest cannot collect the checks in {names}", details=why_not_collected(done), hint=hint)
 
 
-_PYTEST_USAGE_ERROR = 4
+# Exit status of pytest
+_USAGE_ERROR = 4
+_NO_CHECK_COLLECTED = 5
 
 
 def _require_expression(select: str) -> None:
     """UsageError: an expression of -k that pytest refuses; it would say so on the first machine."""
-    import validator
     from gpu_ami.validate import collect, why_not_collected
 
-    done = collect(["-k", select], [Path(validator.__file__).parent / "checks"])
-    if done.returncode == _PYTEST_USAGE_ERROR:
+    done = collect(["-k", select], [_own_checks()])
+    if done.returncode == _USAGE_ERROR:
         hint = "names, or parts of them, with and, or, not and parentheses; `gpu-ami checks` lists the names"
         raise UsageError(f"-k {select!r} is no expression of pytest's", details=why_not_collected(done), hint=hint)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What -k selects from. checks: folders of --checks. hosts: what is checked, of `validate.collect`'s addresses."""
+
+    expression: str | None
+    checks: Sequence[Path]
+    hosts: Sequence[str]
+
+    @staticmethod
+    def of_image(args: argparse.Namespace) -> Selection:
+        """Of an AMI's machines and, in the local region, its files."""
+        from gpu_ami.validate import A_MACHINE, IMAGE_FILES_ALONE
+
+        return Selection(args.select, args.checks, [A_MACHINE, *([] if args.where else [IMAGE_FILES_ALONE])])
+
+    def require_some(self, folder: Path, plan: Plan | None, *options: str) -> None:
+        """UsageError: -k selects no check; the first machine would say so after it has booted.
+
+        folder: of the plan and its site. plan: None where the image's roles are not known yet. options: validator's.
+        """
+        from gpu_ami.plan import PLAN_FILE
+        from gpu_ami.validate import collect, site_checks
+
+        if not self.expression:
+            return
+        if plan is not None:
+            of_site, planned = site_checks(plan.document, folder / PLAN_FILE), [f"--plan={folder / PLAN_FILE}"]
+        else:
+            of_site, planned = sorted((folder / "site" / "checks").glob("test_*.py")), []
+        checks = [_own_checks(), *of_site, *self.checks]
+        done = collect(["-k", self.expression, *planned, *options], checks, self.hosts)
+        if done.returncode == _NO_CHECK_COLLECTED:
+            which = "; which of them run depends on the plan's roles" if plan is not None else ""
+            message = f"-k {self.expression!r} selects no check{f' of {plan.image}' if plan else ''}"
+            raise UsageError(message, hint=f"`gpu-ami checks` lists the names{which}")
+
+
+def _own_checks() -> Path:
+    import validator
+
+    return Path(validator.__file__).parent / "checks"
 
 
 def add_sign(parser: argparse.ArgumentParser, what: str = "certificate") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,7 @@ def _built_request(args: argparse.Namespace, progress: Progress) -> Request:
     certifying = pipeline.CertificateOptions(stages.signers(args), stages.scans(args), args.waivers)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]
-    pipeline.check_recipe(recipe, overrides)
+    _require_some_check(stages.Selection.of_image(args), recipe, pipeline.check_recipe(recipe, overrides))
     layered = stages.layers(args)
     # Without either there may be an image that is proven again.
     about_to = layered if args.fresh or layered.mode != "none" else None
@@ -155,6 +156,22 @@ def _built_request(args: argparse.Namespace, progress: Progress) -> Request:
     image = ImageToBuild(recipe, overrides, pipeline.BuildOptions(args.fresh, not args.no_source_check, layered))
     out = args.out or Path("out") / recipe.stem
     return Request(image, out, session, proof, certifying, is_dry_run=args.dry_run)
+
+
+def _require_some_check(selection: stages.Selection, recipe: Path, plan: Plan | None) -> None:
+    """UsageError: -k selects no check of the image. plan: None: it cannot be made before EC2 is asked."""
+    from gpu_ami import pipeline
+    from gpu_ami.recipes import site_folder
+
+    if selection.expression is None:
+        return
+    if plan is None:
+        site = site_folder(recipe)
+        selection.require_some(site.parent if site else recipe.parent, None)
+        return
+    with tempfile.TemporaryDirectory(prefix="gpu-ami-") as folder:
+        plan.write(Path(folder), pipeline.NOWHERE)
+        selection.require_some(Path(folder), plan)
 
 
 # Options of a build: an AMI that is there is not built.
@@ -173,7 +190,9 @@ def _observed_request(args: argparse.Namespace, ami: str) -> Request:
     proof = stages.proof_options(args)
     certifying = pipeline.CertificateOptions(stages.signers(args), stages.scans(args), args.waivers)
     session = SessionRequest(args.where, None, args.conditions, args.log_groups, deadlines)
-    return Request(ami, args.out or Path("out") / ami, session, proof, certifying)
+    out = args.out or Path("out") / ami
+    stages.Selection.of_image(args).require_some(out, None)
+    return Request(ami, out, session, proof, certifying)
 
 
 def _write_plan(request: Request, ami: str, progress: Progress, observation: Observation) -> Plan:

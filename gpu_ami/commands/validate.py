@@ -193,13 +193,15 @@ def _ami_request(args: argparse.Namespace, progress: Progress) -> Request:
     # A dry run signs nothing: a key that is another job's need not be here.
     signers = [] if args.dry_run else options.signers(args)
     out = options.existing_plan(args.out)
+    plan = Plan.load(out / PLAN_FILE)
+    options.Selection.of_image(args).require_some(out, plan)
     agent = options.agent_package(args, progress)
     session = SessionRequest(args.where, agent, log_groups=args.log_groups, deadlines=deadlines)
-    return Request(Launched(Plan.load(out / PLAN_FILE), args.ami, session, args.dry_run), out, proof, signers)
+    return Request(Launched(plan, args.ami, session, args.dry_run), out, proof, signers)
 
 
 def _host_request(args: argparse.Namespace) -> Request:
-    from gpu_ami.validate import REBOOT, ProofOptions, Target, hosts
+    from gpu_ami.validate import A_MACHINE, REBOOT, ProofOptions, Target, hosts
 
     deadlines = options.deadlines(args)
     if deadlines.keys() - {"boot_seconds"}:
@@ -216,11 +218,13 @@ def _host_request(args: argparse.Namespace) -> Request:
     )
     instance_type = args.instance_type[0] if args.instance_type else ""
     target = Target(url, instance_type, args.instance_id, args.identity, args.known_hosts)
-    return Request(Running(plan, target, args.where), args.out or Path("out") / "host", proof, signers)
+    out = args.out or Path("out") / "host"
+    options.Selection(args.select, args.checks, [A_MACHINE]).require_some(out, plan)
+    return Request(Running(plan, target, args.where), out, proof, signers)
 
 
 def _files_request(args: argparse.Namespace) -> Request:
-    from gpu_ami.validate import ProofOptions, host_proof
+    from gpu_ami.validate import IMAGE_FILES_ALONE, ProofOptions, host_proof
 
     signers = options.signers(args)
     plan = _plan_in(args.out)
@@ -228,7 +232,9 @@ def _files_request(args: argparse.Namespace) -> Request:
     if reason:
         raise UsageError(f"--root {reason}")
     proof = ProofOptions(checks=args.checks, validator_options=options.validator_options(args))
-    return Request(Files(plan, args.root), args.out or Path("out") / "files", proof, signers)
+    out = args.out or Path("out") / "files"
+    options.Selection(args.select, args.checks, [IMAGE_FILES_ALONE]).require_some(out, plan, "--tier=T0")
+    return Request(Files(plan, args.root), out, proof, signers)
 
 
 def _plan_in(out: Path | None) -> Plan | None:

@@ -28,7 +28,15 @@ from gpu_ami.recipes.layers import (
 )
 from gpu_ami.recipes.notes import remark_found, support_of
 from gpu_ami.recipes.resolver import resolve
-from gpu_ami.recipes.site import ALARMS_FILE, URGENCIES, AlarmText, SiteAlarm, read_site_alarms, site_roles_of
+from gpu_ami.recipes.site import (
+    ALARMS_FILE,
+    URGENCIES,
+    AlarmText,
+    SiteAlarm,
+    read_site_alarms,
+    site_folder,
+    site_roles_of,
+)
 from validator.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
 
 __all__ = [
@@ -58,6 +66,7 @@ __all__ = [
     "remark_found",
     "resolve",
     "section",
+    "site_folder",
     "site_roles_of",
     "support_of",
     "unknown_types",

@@ -16,10 +16,12 @@ machine_group        several machines of one type: launch, boots, checks of tier
 
 from gpu_ami.validate.machines import REBOOT, RESTARTS, parse
 from gpu_ami.validate.proof import BUSY, Proof, ProofOptions, site_checks
-from gpu_ami.validate.validator_process import Target, collect, why_not_collected
+from gpu_ami.validate.validator_process import A_MACHINE, IMAGE_FILES_ALONE, Target, collect, why_not_collected
 
 __all__ = [
+    "A_MACHINE",
     "BUSY",
+    "IMAGE_FILES_ALONE",
     "REBOOT",
     "RESTARTS",
     "Proof",

@@ -142,10 +142,13 @@ def _run(
         )
 
 
-def collect(options: Sequence[str], checks: Sequence[Path]) -> process.Completed:
-    """A validator that lists checks and runs none. The address is there for what asks for a host; nothing connects."""
-    hosts = "--hosts=ssh://nobody@127.0.0.1:9"
-    command = [*PYTEST, "--collect-only", hosts, *options, *(str(path.absolute()) for path in checks)]
+A_MACHINE, IMAGE_FILES_ALONE = "ssh://nobody@127.0.0.1:9", "image:///"  # addresses of `collect`
+
+
+def collect(options: Sequence[str], checks: Sequence[Path], hosts: Sequence[str] = (A_MACHINE,)) -> process.Completed:
+    """A validator that lists checks and runs none. hosts: addresses for what asks for a host; nothing connects."""
+    named = f"--hosts={','.join(hosts)}"
+    command = [*PYTEST, "--collect-only", named, *options, *(str(path.absolute()) for path in checks)]
     without = isolation.CALLERS_VARIABLES
     return process.run(command, timeout=_COLLECT_SECONDS, env=isolation.VARIABLES, without=without, check=False)
 

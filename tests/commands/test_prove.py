@@ -171,3 +171,36 @@ def test_a_dry_run_says_what_would_be_proven_and_starts_nothing(
     assert "machines        2 of each: g5.xlarge\n" in capsys.readouterr().out
     assert cli.main(["prove", str(RECIPE), "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["nodes"] == 2 and stages.calls == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "selects_some"),
+    [
+        ([str(RECIPE), "-k", "sgemm"], False),  # no check has such a name
+        ([str(RECIPE), "-k", "neuron_monitor"], False),  # checks of a role that the plan does not have
+        ([str(RECIPE), "-k", "nvidia_driver"], True),
+        ([str(RECIPE), "-k", "image.py"], True),  # of an image's files alone, which the local region has
+        ([str(RECIPE), "-k", "image.py", "--where", "aws.yml"], False),
+        (["site.yml", "-k", "monitoring"], True),  # a site's own
+        (["site.yml", "-k", "sgemm"], False),
+        (["--ami", "ami-1", "-k", "sgemm"], False),
+        (["--ami", "ami-1", "-k", "neuron_monitor"], True),  # what it has is observed later
+    ],
+)
+def test_a_selection_of_no_check_is_refused_before_anything_starts(
+    words: list[str], selects_some: bool, stages: Stages, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    Path("aws.yml").write_text("region: eu-central-1\n")
+    Path("site.yml").write_text(RECIPE.read_text())
+    Path("site/checks").mkdir(parents=True)
+    Path("site/checks/test_monitoring.py").write_text("def test_port(host):\n    assert host\n")
+    monkeypatch.setattr(pipeline, "prove_observed", lambda *_, **__: (_ for _ in ()).throw(BuildError("began")))
+    code = cli.main(["prove", "-q", *words])
+    said = capsys.readouterr().err
+    if selects_some:
+        assert code != 2 and "selects no check" not in said
+    else:
+        assert (code, stages.calls) == (2, [])
+        assert f"-k {words[words.index('-k') + 1]!r} selects no check" in said and "gpu-ami checks" in said

@@ -199,3 +199,25 @@ def test_deadlines_are_for_machines_that_are_launched(
 def test_a_dry_run_is_of_machines_that_are_launched(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", "--dry-run", *words]) == 2
     assert "--dry-run is for machines that gpu-ami launches" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("{out} -k neuron_monitor", "-k 'neuron_monitor' selects no check of x"),
+        ("{out} -k neuron_monitor --dry-run", "-k 'neuron_monitor' selects no check of x"),
+        ("--host ssh://a@127.0.0.1:1 -k sgemm", "-k 'sgemm' selects no check\n"),
+        ("--root {out} -k metrics.py", "-k 'metrics.py' selects no check\n"),  # of machines that run
+    ],
+)
+def test_a_selection_of_no_check_is_refused_before_anything_starts(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_plan(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for module, name in ((pipeline, "open_session"), (host_proof, "prove_host"), (host_proof, "prove_files")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("it began"))
+    monkeypatch.setattr(host_proof, "unusable", lambda _: "")
+    assert cli.main(["validate", "-q", *words.format(out=tmp_path).split()]) == 2
+    assert message in capsys.readouterr().err
