@@ -84,7 +84,7 @@ _FACTS: Mapping[str, str] = {
 
 @dataclass
 class Evidence:
-    """Facts and replicas of a host for the report. facts: name → text, and "transport" → counts."""
+    """Facts and replicas of a host for the report. facts: name → text, "packages" → count, "transport" → counts."""
 
     facts: dict[str, object] = field(default_factory=dict)
     replicas: list[Replica] = field(default_factory=list)
@@ -108,7 +108,7 @@ def collect(
     """
     evidence = Evidence()
     facts, files = _selected(host, failed, restarted)
-    if image_files is not None and not failed and _has_materials(image_files):
+    if image_files is not None and not failed and packages_of(image_files):
         files.pop(MATERIALS_FILE, None)
     commands = {name: Command(_FACTS[name], _DEADLINE) for name in facts}
     if not restarted:  # a restart does not change the packages
@@ -149,6 +149,8 @@ def collect(
             }
             evidence.facts |= boot_facts(printed["boot-times.txt"], printed["journal.log"])
         evidence.facts |= inventory_facts(folder)
+        if MATERIALS_FILE in files and (installed := packages_of(folder)):
+            evidence.facts["packages"] = len(installed)
         if not restarted:
             text = json.dumps(claims(evidence.facts, evidence.replicas), indent=2)
             _write(folder / FACTS_FILE, f"{text}\n".encode())
@@ -161,13 +163,14 @@ def _shown(out: bytes) -> str:
     return secret_shapes.hidden(out.decode(errors="replace"))
 
 
-def _has_materials(folder: Path) -> bool:
-    """Whether a pass over an image's files has left the packages and modules of which a bill of materials is made."""
+def packages_of(folder: Path) -> list[object]:
+    """The installed packages that the materials in a folder of evidence list; none where there are no materials."""
     try:
         materials = json.loads((folder / MATERIALS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    return isinstance(materials, dict) and bool(materials.get("packages"))
+        return []
+    packages = materials.get("packages") if isinstance(materials, dict) else None
+    return packages if isinstance(packages, list) else []
 
 
 _SHOWN_CHARACTERS = 100

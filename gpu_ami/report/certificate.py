@@ -430,9 +430,11 @@ _MARKS = {"PASS": "✅", "FAIL": "❌", "FLAKY": "⚠️", "UNPROVEN": "◻️",
 _TITLES = {NONE: "No certificate", REHEARSED: "Rehearsal certificate", CERTIFIED: "Certificate"}
 
 
-def replica_count(replicas: Sequence[str]) -> str:
-    """For the head of a page that names them further down."""
-    return f"{templating.plural(len(replicas), 'package')}, named below" if replicas else "none"
+def replica_count(certificate: Certificate) -> str:
+    """For the head of a page that names the replicas further down: how many, and how many packages the image has."""
+    counts = [count for host in certificate.proven_on if isinstance(count := host.facts.get("packages"), int)]
+    among = f"; {templating.plural(max(counts), 'package')} are installed" if counts else ""
+    return f"{len(certificate.replicas)}, named below{among}" if certificate.replicas else f"none{among}"
 
 
 def markdown(certificate: Certificate) -> str:
@@ -441,7 +443,7 @@ def markdown(certificate: Certificate) -> str:
         "certificate.md.j2",
         certificate=certificate,
         title=_TITLES[certificate.level],
-        replicas=replica_count(certificate.replicas),
+        replicas=replica_count(certificate),
         marks=_MARKS,
         tried_on=lambda check: tried_on.tried_with(check.id)[0],
         tried_summary=tried_on.summary(name for names in certificate.tried_on.values() for name in names),

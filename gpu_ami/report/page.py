@@ -288,7 +288,7 @@ def page(report: Report, issued: Certificate | None, evidence: Sequence[str], be
         verdicts=VERDICTS,
         foreign=foreign,
         red=[entry for machine in machines for entry in _red(machine)],
-        replicas=certificates.replica_count(statement.replicas),
+        replicas=certificates.replica_count(statement),
         not_proven=_not_proven(statement),
         machines=machines,
         waivers=_waivers(report),

@@ -59,6 +59,24 @@ def named(report: Report) -> str:
     return "\n".join(certificate.certify(report).not_proven)
 
 
+@pytest.mark.parametrize(
+    ("replicas", "packages", "row"),
+    [
+        ((REPLICA,), 399, "| replicas | 1, named below; 399 packages are installed |"),
+        ((REPLICA,), None, "| replicas | 1, named below |"),
+        ((), 399, "| replicas | none; 399 packages are installed |"),
+        ((), None, "| replicas | none |"),
+    ],
+)
+def test_certificate_counts_replicas_among_the_packages(
+    replicas: tuple[Replica, ...], packages: int | None, row: str
+) -> None:
+    host = a_host()
+    facts = dict(host.facts) if packages is None else {**host.facts, "packages": packages}
+    report = a_report(replace(host, replicas=replicas, facts=facts))
+    assert row in certificate.markdown(certificate.certify(report)).splitlines()
+
+
 def test_certificate_names_what_it_did_not_prove() -> None:
     host = a_host("g5.12xlarge", a_check("xid", "UNPROVEN", id="xid::test_real", message="no GPU to provoke"))
     host = replace(host, replicas=(REPLICA,))

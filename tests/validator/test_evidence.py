@@ -219,6 +219,12 @@ def test_the_report_has_the_root_of_an_inventory(tmp_path: Path) -> None:
     assert evidence.inventory_facts(tmp_path) == {"inventory_root": root, "inventory_entries": 1}
 
 
+@pytest.mark.parametrize("written", ["", "[]", '{"packages": 3}', '{"modules": []}'])
+def test_without_materials_no_package_is_counted(tmp_path: Path, written: str) -> None:
+    (tmp_path / evidence.MATERIALS_FILE).write_text(written)
+    assert evidence.packages_of(tmp_path) == []
+
+
 def test_the_diagnosis_is_that_of_the_image(tmp_path: Path) -> None:
     """What a proof keeps is printed by the program that the image has, also on a machine that lacks it."""
     done = subprocess.run(["sh", "-c", evidence.COMMANDS[evidence.DIAGNOSIS_FILE]], capture_output=True, timeout=60)
