@@ -19,20 +19,20 @@ from gpu_ami import pipeline
 from gpu_ami.build.ansible import Machine, converge
 from gpu_ami.files import home_dir
 from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables, make_plan
-from gpu_ami.process import run
 from gpu_ami.progress import Progress
 from gpu_ami.region import SessionRequest
 from gpu_ami.report import HostReport
 from gpu_ami.validate import ProofOptions
 from localregion import region
-from localregion.images import rootfs_layers, source_ami
+from localregion.images import source_ami
 from localregion.images.source_ami import base_of
 from localregion.machines.boards import Devices
 from localregion.mirror import mirror
 from localregion.mirror import table as replica_table
 from localregion.sandbox import sandbox
 from tests.originals import fetch
-from tests.roles.test_real_packages_in_sandbox import _COPY, _COPY_SECONDS, ROOT, _as_in_the_base
+from tests.roles import sandbox_files
+from tests.roles.test_real_packages_in_sandbox import ROOT
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.real, pytest.mark.slow]
 
@@ -99,8 +99,8 @@ def tree(plan: Plan, with_originals: None, tmp_path_factory: pytest.TempPathFact
     with sandbox.entered(base, Devices(), home, progress) as box:
         machine = Machine(box.host, box.port, box.user, Path(box.key), slow_python=True)
         print(converge(ROOT, out / ANSIBLE_FILE, machine, note=progress.note).text())
-        run(["sh", "-c", _COPY, "copy", box.root, str(tree)], timeout=_COPY_SECONDS)
-    _as_in_the_base(tree, rootfs_layers.ensure(base, home, progress).layers)
+        sandbox_files.copy(box, tree)
+    sandbox_files.restore_base_files(tree, base, home, progress)
     return tree
 
 

@@ -25,11 +25,12 @@ from gpu_ami.region import SessionRequest
 from gpu_ami.report import HostReport, Report, certificate
 from gpu_ami.validate import Proof, ProofOptions, host_proof
 from localregion import region
-from localregion.images import rootfs_layers, source_ami
+from localregion.images import source_ami
 from localregion.images.source_ami import base_of
 from localregion.machines.boards import Devices
 from localregion.mirror import mirror
 from localregion.sandbox import sandbox
+from tests.roles import sandbox_files
 from validator import remote
 from validator.probes import compute
 from validator.transport import cage
@@ -51,11 +52,6 @@ RECIPES = {
 _NOT_OF_A_SANDBOX = ("hygiene", "image.py", "inventory", "file_account")
 _OF_THE_AGENT = ("cloudwatch_agent", "logs.py", "metrics.py", "diagnosis")
 _CHECKS = ("-k", "nvidia_driver or kernel or event_parser or boot")
-# What a sandbox has in its tree while it runs (sandbox_init.py), and no image has.
-_OF_THE_SANDBOX = ("etc/ld.so.preload",)
-_TAR = "tar --xattrs --acls --numeric-owner"
-_COPY_SECONDS = 1800  # a busy machine copied 0.8 GB of small files in 300 s
-_COPY = f'{_TAR} --one-file-system -C "$1" -cf - . | {_TAR} -C "$2" -xf -'
 
 
 @dataclass(frozen=True)
@@ -101,18 +97,9 @@ def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         converged = converge(ROOT, out / ANSIBLE_FILE, machine, note=progress.note)
         done = run(["chroot", box.root, "nvidia-smi"], timeout=60, check=False)
         smi = {"status": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
-        run(["sh", "-c", _COPY, "copy", box.root, str(tree)], timeout=_COPY_SECONDS)
-    layers = rootfs_layers.ensure(base, home, progress).layers
-    _as_in_the_base(tree, layers)
+        sandbox_files.copy(box, tree)
+    sandbox_files.restore_base_files(tree, base, home, progress)
     yield Image(request.param, plan, out, tree, converged, smi)
-
-
-def _as_in_the_base(tree: Path, layers: tuple[Path, ...]) -> None:
-    for name in _OF_THE_SANDBOX:
-        (tree / name).unlink(missing_ok=True)
-        kept = next((layer / name for layer in layers if (layer / name).exists()), None)
-        if kept:
-            run(["cp", "-a", str(kept), str(tree / name)], timeout=30)
 
 
 @pytest.fixture(scope="module")
