@@ -41,6 +41,7 @@ _PLAIN_MODES = {"d": (0o755,), "f": (0o644, 0o755, 0o444, 0o555)}
 _CAPABILITY = "security.capability"
 _SHOWN = 5
 _MOST_LINKS = 40  # as the kernel (MAXSYMLINKS)
+_CHECKS_SOURCE = 0b10  # in the flags of a .pyc whose source is named by its hash (PEP 552)
 _SONAME = re.compile(r"lib.+\.so\.[0-9]+")
 
 
@@ -239,8 +240,10 @@ class _Explainer:
         """A directory that only holds what is explained is explained with it, if it is root's with mode 0755."""
         for entry, change, what in sorted(self._pending, key=lambda row: row[0].path, reverse=True):
             plain = (entry.owner, entry.group, entry.mode) == ("root", "root", 0o755)
-            if entry.path in self._used and plain:
+            if entry.path in self._used and plain and not entry.attributes:
                 self._count(DERIVED, "directory of explained files", entry)
+            elif entry.path in self._used and plain:
+                self._find(entry, change, f"attributes {', '.join(sorted(entry.attributes))}")
             elif entry.path in self._used:
                 self._find(entry, change, f"{mode_and_owner(entry)}, expected root:root 0755")
             else:
@@ -400,9 +403,13 @@ class _RuleProblems:
         if check == "skeleton":
             original = self._image.entries.get(f"/etc/skel/{posixpath.basename(entry.path)}")
             return "" if original is not None and original.sha256 == entry.sha256 else "not as in /etc/skel"
+        if check == "helper":
+            return self._helper_problem(entry)
         if check == "module":
-            built = posixpath.basename(entry.path) in self._in_tree_of_dkms
-            return "" if built else "DKMS has built no such module"
+            built = self._built_by_dkms.get(posixpath.basename(entry.path), ())
+            if not built:
+                return "DKMS has built no such module"
+            return "" if not entry.sha256 or entry.sha256 in built else "content is not what DKMS has built"
         return self._bytecode_problem(entry) if check == "bytecode" else ""
 
     def _ramdisk_problem(self, entry: Entry) -> str:
@@ -424,9 +431,30 @@ class _RuleProblems:
         return "" if same or name in self._changed_packages else f"package {name}, which no planned package brought"
 
     @functools.cached_property
-    def _in_tree_of_dkms(self) -> frozenset[str]:
-        """Names in DKMS's own tree, among them those of the modules that it has built."""
-        return frozenset(posixpath.basename(path) for path in self._image.entries if path.startswith("/var/lib/dkms/"))
+    def _built_by_dkms(self) -> Mapping[str, set[str]]:
+        """Name of each module in DKMS's own tree → SHA-256 of what it has built for each kernel."""
+        built: dict[str, set[str]] = {}
+        for path, entry in self._image.entries.items():
+            folder, name = posixpath.split(path)
+            if path.startswith("/var/lib/dkms/") and posixpath.basename(folder) == "module":
+                built.setdefault(name, set()).add(entry.sha256)
+        return built
+
+    def _helper_problem(self, entry: Entry) -> str:
+        """Why nothing explains a mark that a unit was enabled: no package that the build installed has the unit."""
+        name = posixpath.basename(entry.path).removesuffix(".dsh-also")
+        if entry.kind == "d" or name in self._units_of_changed_packages:
+            return ""
+        return f"no package that the build installed has the unit {name}"
+
+    @functools.cached_property
+    def _units_of_changed_packages(self) -> frozenset[str]:
+        """Names and aliases of the units of packages that the build installed."""
+        units = set()
+        for path, entry in self._image.entries.items():
+            if "/systemd/" in path and self._changed_packages & set(entry.packages):
+                units.add(posixpath.basename(path))
+        return frozenset(units)
 
     def _unit_problem(self, link: Entry) -> str:
         """Why nothing explains that a unit is enabled: neither its package, which the build installed, nor a role."""
@@ -465,6 +493,8 @@ class _RuleProblems:
         flags, modified, size = (*entry.bytecode, 0, 0, 0)[:3]
         if not entry.bytecode or (not flags and (modified, size) != (source.modified & 0xFFFFFFFF, source.size)):
             return f"compiled from another {source.path}"
+        if flags and not flags & _CHECKS_SOURCE:
+            return f"Python does not compare it with {source.path} (an unchecked hash)"
         return ""
 
     def leads_to_explained(self, link: Entry) -> bool:

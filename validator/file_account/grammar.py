@@ -21,8 +21,8 @@ from validator.schema import Choice, Flag, Keys, ListOf, Mistake, OneOrMore, Tex
 
 KINDS = {"file": "f", "directory": "d", "link": "l", "fifo": "p", "socket": "s"}
 CHECKS = (
-    "alternative", "bytecode", "diversions", "dkms", "empty", "grubenv", "kept", "link", "module", "overrides",
-    "package", "ramdisk", "skeleton", "unit",
+    "alternative", "bytecode", "diversions", "dkms", "empty", "grubenv", "helper", "kept", "link", "module",
+    "overrides", "package", "ramdisk", "skeleton", "unit",
 )  # fmt: skip
 WHEN = ("built", "booted", "first_boot", "always")
 

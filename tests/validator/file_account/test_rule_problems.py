@@ -76,6 +76,20 @@ def test_links_of_directories_are_followed() -> None:
     assert [row.split()[0] for row in found] == ["/etc/alternatives/circle"]
 
 
+def test_installed_modules_are_those_that_dkms_has_built() -> None:
+    """A module of another build may load, and be of another version."""
+    module = file("/usr/lib/modules/6.1/updates/dkms/nvidia.ko")
+    built = file("/var/lib/dkms/nvidia/580/6.1/x86_64/module/nvidia.ko")
+    rules = rule("/usr/lib/modules/*/updates/dkms/*.ko", check="module"), rule("/var/lib/dkms/*/*/*/*/module/*.ko")
+    assert findings(system(module, built), system(), *rules) == []
+    assert findings(system(replace(module, sha256="2" * 64), built), system(), *rules) == [
+        f"{module.path} new: content is not what DKMS has built (rule rule)"
+    ]
+    assert findings(system(module), system(), *rules) == [
+        f"{module.path} new: DKMS has built no such module (rule rule)"
+    ]
+
+
 def test_setuid_programs_of_packages_are_known_by_name() -> None:
     program = file("/usr/bin/nvidia-modprobe", mode=0o4755, packages=("x",), differs=())
     assert findings(system(program), system()) == []
