@@ -13,7 +13,7 @@ import pytest
 from validator.cloudwatch import CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, output, unproven
 from validator.plan_document import NeuronMonitor, PlanDocument, section
-from validator.probes import MachineUnderTest, logrotate, neuron_reports
+from validator.probes import MachineUnderTest, logrotate, neuron_reports, restarts
 from validator.probes.agent import delivery
 
 pytestmark = pytest.mark.planned("neuron_monitor")
@@ -46,7 +46,10 @@ def test_publisher_does_not_restart(host: Any, observe: Observe) -> None:
     """The service did not restart in this boot, and systemd would restart it. It exits with neuron-monitor."""
     unit = _unit(host)
     state = {key: unit.get(key, "") for key in ("NRestarts", "Restart")}
-    observe.same(state, {"NRestarts": "0", "Restart": "always"}, _UNIT)
+    expected = {"NRestarts": "0", "Restart": "always"}
+    observe(state, expected)
+    restarts.check_none(host, _UNIT, state["NRestarts"], observe)
+    observe.same(state, expected, _UNIT)
 
 
 @pytest.mark.needs("promise")

@@ -25,4 +25,5 @@ def check_none(host: Any, unit: str, restarts: str, observe: Observe) -> None:
     results = re.findall(r"Failed with result '([\w-]+)'", journal.stdout)
     shown = ", ".join(results[:_SHOWN]) + (f" and {len(results) - _SHOWN} more" if len(results) > _SHOWN else "")
     why = f"results of its runs: {shown}" if results else "the journal has no failed run"
-    observe.fail(f"{unit} was restarted {restarts or 'an unknown number of'} times in this boot; {why}")
+    times = "once" if restarts == "1" else f"{restarts or 'an unknown number of'} times"
+    observe.fail(f"{unit} was restarted {times} in this boot; {why}")

@@ -46,7 +46,15 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "amazon-cloudwatch-agent.service: expected active, enabled, got inactive, enabled",
     ),
     (agent.test_agent_does_not_restart, {"systemctl show*": "0\n"}, "PASS", ""),
-    (agent.test_agent_does_not_restart, {"systemctl show*": "7\n"}, "FAIL", "expected '0', got '7'"),
+    (
+        agent.test_agent_does_not_restart,
+        {
+            "systemctl show*": "7\n",
+            "journalctl*": "amazon-cloudwatch-agent.service: Failed with result 'exit-code'.\n" * 7,
+        },
+        "FAIL",
+        "was restarted 7 times in this boot; results of its runs: exit-code, exit-code, exit-code and 4 more",
+    ),
     (agent.test_agent_is_the_planned_version, {"dpkg-query*": "1.300071.0b1234-1"}, "PASS", ""),
     (
         agent.test_agent_is_the_planned_version,

@@ -48,7 +48,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (
         drain_hook.test_hook_is_running_and_enabled,
         {"systemctl*": UNIT.replace("=0", "=1"), "journalctl*": f"{FAILED} 'timeout'.\n"}, "FAIL",
-        "gpu-ami-drain-hook.service was restarted 1 times in this boot; results of its runs: timeout",
+        "gpu-ami-drain-hook.service was restarted once in this boot; results of its runs: timeout",
     ),
     (
         drain_hook.test_hook_is_running_and_enabled,

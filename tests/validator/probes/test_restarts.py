@@ -17,7 +17,7 @@ FAILED = "a.service: Failed with result"
 @pytest.mark.parametrize(
     ("count", "journal", "message"),
     [
-        ("1", f"{FAILED} 'timeout'.\n", "a.service was restarted 1 times in this boot; results of its runs: timeout"),
+        ("1", f"{FAILED} 'timeout'.\n", "a.service was restarted once in this boot; results of its runs: timeout"),
         ("5", f"{FAILED} 'exit-code'.\n" * 5, "results of its runs: exit-code, exit-code, exit-code and 2 more"),
         ("2", "", "a.service was restarted 2 times in this boot; the journal has no failed run"),
         ("", "", "a.service was restarted an unknown number of times in this boot"),
