@@ -54,7 +54,7 @@ ENVELOPE_FILE, BOM_FILE = "certificate.dsse.json", page_machine.BOM_FILE
 def open_session(request: SessionRequest, progress: Progress) -> Iterator[Session]:
     """A place to work in; what was started for it ends with the block."""
     region = choose(request)
-    with runs.begin(home_dir(), region.name) as run, closing(region):
+    with runs.begin(home_dir(), region.name, place_file=region.file) as run, closing(region):
         yield region.open(run, progress)
 
 

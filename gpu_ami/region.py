@@ -22,7 +22,7 @@ from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
     from gpu_ami.build import layering as layered_builds
-    from gpu_ami.cloud import Cloud, Place, Run
+    from gpu_ami.cloud import Cloud, Place, PlaceFile, Run
     from gpu_ami.cloud.preflight import Finding
     from gpu_ami.plan import Plan, cost
     from gpu_ami.progress import Progress
@@ -82,10 +82,13 @@ class Session:
 
 
 class Region(Protocol):
-    """A place for the time of one session. name: of the place, known before it is open."""
+    """A place for the time of one session. name: of the place, known before it is open; file: that of --where."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def file(self) -> PlaceFile | None: ...
 
     @property
     def images(self) -> Path | None:
@@ -134,6 +137,10 @@ class AwsRegion:
     @property
     def name(self) -> str:
         return self._place.name
+
+    @property
+    def file(self) -> PlaceFile | None:
+        return self._place.file
 
     @property
     def images(self) -> Path | None:

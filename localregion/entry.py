@@ -36,6 +36,7 @@ class LocalRegion:
     """The region for one session: up while it is open, and down after it if nobody else uses it."""
 
     name = NAME
+    file = None
 
     def __init__(self, request: SessionRequest) -> None:
         from gpu_ami.files import home_dir

@@ -10,6 +10,7 @@ class NotingRegion:
     """asked: calls in order. images: its folder of AMIs, if it has one."""
 
     name = "aws"
+    file = None
 
     def __init__(self, images: Path | None = None) -> None:
         self.images, self.asked = images, list[str]()

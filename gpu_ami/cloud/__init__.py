@@ -43,7 +43,7 @@ from gpu_ami.cloud.place import (
     unknown_region,
     with_session_credentials,
 )
-from gpu_ami.cloud.runs import Run
+from gpu_ami.cloud.runs import PlaceFile, Run
 from gpu_ami.cloud.sweep import key_name
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "Mirror",
     "Network",
     "Place",
+    "PlaceFile",
     "RootVolume",
     "Run",
     "key_name",

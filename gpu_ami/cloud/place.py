@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.cloud import aws_errors
+from gpu_ami.cloud import aws_errors, runs
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import lines_of, located, read_yaml
 from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Number, Text, did_you_mean
@@ -216,7 +216,7 @@ class Place:
     `production` (the plan's). deadlines: seconds that override variables/facts/deadlines.yml: boot_seconds,
     stop_seconds, arrival_seconds. expect_launch: callback(source_ami), called when Packer starts.
     image_days: an AMI that is built there expires after so many days unless it is published; 0: never.
-    prices: US dollars an hour by instance type, before those of the facts.
+    prices: US dollars an hour by instance type, before those of the facts. file: that it was read from, if it was.
     """
 
     name: str
@@ -238,6 +238,7 @@ class Place:
     prices: Mapping[str, float] = field(default_factory=dict)
     image_days: int = 0
     conditions: str = ""
+    file: runs.PlaceFile | None = field(default=None, compare=False)
     expect_launch: Callable[[str], object] = field(default=lambda _image_id: None, repr=False, compare=False)
 
     def in_region(self, region: str) -> Place:
@@ -397,7 +398,8 @@ def load_place(path: Path) -> Place:
     if "mirror" in values:
         mirror = values["mirror"]
         values["mirror"] = Mirror(mirror["url"].rstrip("/"), mirror["key_fingerprint"].upper())
-    return place_of(values)
+    api = document.get("profile", ""), document.get("endpoint", "")
+    return replace(place_of(values), file=runs.PlaceFile(str(path.resolve()), document["region"], *api))
 
 
 def _hint(path: Path) -> str:

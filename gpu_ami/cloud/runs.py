@@ -14,9 +14,9 @@ import re
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -41,8 +41,29 @@ _LONGEST = timedelta(hours=24)  # no run takes so long
 
 
 @dataclass(frozen=True)
+class PlaceFile:
+    """A `--where` file: its absolute path, and what in it tells its account and region from those of another."""
+
+    path: str
+    region: str
+    profile: str = ""
+    endpoint: str = ""
+
+    @staticmethod
+    def from_json(data: Mapping[str, str]) -> PlaceFile:
+        return PlaceFile(data["path"], data["region"], data.get("profile", ""), data.get("endpoint", ""))
+
+    def is_same(self, other: PlaceFile) -> bool:
+        """Whether `other` is this file, or the one that it was moved to."""
+        return self == other or (replace(self, path=other.path) == other and not Path(self.path).exists())
+
+
+@dataclass(frozen=True)
 class Run:
-    """One run: its id, when it began (UTC), when what it creates at its start expires, and its private folder."""
+    """One run: its id, when it began (UTC), when what it creates at its start expires, and its private folder.
+
+    place_file: of its place; None in the local region, and for a machine that was given by its address.
+    """
 
     id: str
     started: str
@@ -50,6 +71,7 @@ class Run:
     folder: Path
     process: ProcessIdentity
     place: str = "local"
+    place_file: PlaceFile | None = None
 
     @property
     def key_file(self) -> Path:
@@ -87,7 +109,8 @@ class Record:
     """What `sweep` reads of a run that may be dead.
 
     last_alive: seconds since 1970; 0.0 where it is not known. builders: instances that Packer made images of. images:
-    AMIs that were recorded in a build.json; None where it is not known.
+    AMIs that were recorded in a build.json; None where it is not known. place_file: of its place, None without one;
+    versions before 0.3 wrote only the place's name, which several files may have (names_file).
     """
 
     id: str
@@ -98,6 +121,16 @@ class Record:
     last_alive: float = 0.0
     builders: tuple[str, ...] = ()
     images: tuple[str, ...] | None = None
+    place_file: PlaceFile | None = None
+    names_file: bool = False
+
+    def is_of(self, place: str, file: PlaceFile | None) -> bool:
+        """Whether the run worked in the place of that name and file."""
+        if self.place != place:
+            return False
+        if self.place_file is None or file is None:
+            return not self.names_file or self.place_file is file
+        return self.place_file.is_same(file)
 
 
 def now() -> datetime:
@@ -128,7 +161,7 @@ def has_expired(expires: str) -> bool:
 
 
 @contextmanager
-def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Run]:
+def begin(home: Path, place: str, lifetime: timedelta = LIFETIME, place_file: PlaceFile | None = None) -> Iterator[Run]:
     """Registers a run; its folder (temporary key, logs) is removed after the block and its clean-up."""
     started = now()
     identity = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
@@ -136,7 +169,7 @@ def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Ru
     folder.mkdir(parents=True, mode=0o700)
     process = identify(os.getpid())
     assert process  # we run
-    run = Run(identity, as_text(started), as_text(started + lifetime), folder, process, place)
+    run = Run(identity, as_text(started), as_text(started + lifetime), folder, process, place, place_file)
     write_json(folder / "run.json", asdict(run))
     (folder / _IMAGES).touch()
     (folder / _ALIVE).touch()
@@ -216,7 +249,9 @@ def records(home: Path) -> list[Record]:
             alive = process is not None and process.alive()
             listed = _listed(path.parent / _BUILDERS) or (), _listed(path.parent / _IMAGES)
             known = data.get("place", "local"), _last_alive(path.parent), *listed
-            registered.append(Record(data["id"], data["expires"], path.parent, alive, *known))
+            file = PlaceFile.from_json(data["place_file"]) if data.get("place_file") else None
+            record = Record(data["id"], data["expires"], path.parent, alive, *known, file, "place_file" in data)
+            registered.append(record)
         except (ValueError, KeyError):  # cut off while it was written: nothing had been created yet
             registered.append(Record(path.parent.name, "", path.parent, False))
     return registered

@@ -57,16 +57,20 @@ class Swept:
 
 
 def why_leftover(
-    tags: dict[str, str], records: Iterable[runs.Record], place: str, *, complete_image: bool = False
+    tags: dict[str, str], records: Iterable[runs.Record], place: Place, *, complete_image: bool = False
 ) -> str:
     """Why a resource with these tags is a leftover; "" if it is not. complete_image: it, or a snapshot of one."""
     run = tags.get(runs.TAG_RUN, "")
-    record = next((one for one in records if one.id == run and one.place == place), None)
+    record = next((one for one in records if one.id == run), None)
     if record and record.alive:
         return ""
-    if record and not complete_image:
+    if record and _is_of(record, place) and not complete_image:
         return "its run has died"
     return "expired" if run and runs.has_expired(tags.get(runs.TAG_EXPIRES, "")) else ""
+
+
+def _is_of(record: runs.Record, place: Place) -> bool:
+    return record.is_of(place.name, place.file)
 
 
 def key_name(run_id: str) -> str:
@@ -91,7 +95,7 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
 
 def _unlisted_seconds(records: Iterable[runs.Record], place: Place) -> float:
     """For how long lists of the place may lack what its dead runs made last."""
-    last = max((one.last_alive for one in records if one.place == place.name and not one.alive), default=0.0)
+    last = max((one.last_alive for one in records if _is_of(one, place) and not one.alive), default=0.0)
     return min(last + place.api.consistent_seconds - time.time(), place.api.consistent_seconds)
 
 
@@ -100,13 +104,13 @@ def _sweep_listed(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -
     found = []
     listed = resources.tagged(cloud, runs.TAG_RUN)
     for resource in listed:
-        reason = why_leftover(dict(resource.tags), records, cloud.place.name, complete_image=_is_complete(resource))
+        reason = why_leftover(dict(resource.tags), records, cloud.place, complete_image=_is_complete(resource))
         if reason:
             found.append((resource, reason))
-    found += _unrecorded(listed, [record for record in records if record.place == cloud.place.name])
+    found += _unrecorded(listed, [record for record in records if _is_of(record, cloud.place)])
     found += _untagged(cloud, records, found)
     for record in records:  # the builder's key pair: by name, since old Packer releases do not tag it
-        if not record.alive and record.place == cloud.place.name:
+        if not record.alive and _is_of(record, cloud.place):
             for name in (key_name(record.id), f"{key_name(record.id)}-builder"):
                 tags = {runs.TAG_RUN: record.id}
                 keys = resources.named_keys(cloud, name)
@@ -143,7 +147,7 @@ def _untagged(
         if resource.kind == "instance" and resource.tags.get("Name", "").endswith(_BUILDER)
     }
     for record in records:
-        if not record.alive and record.place == cloud.place.name:
+        if not record.alive and _is_of(record, cloud.place):
             builders |= dict.fromkeys(record.builders, (record.id, "its run has died"))
     untagged = []
     for builder, (run, reason) in builders.items():
@@ -158,7 +162,7 @@ def _sweep_schedules(cloud: Cloud, records: Iterable[runs.Record], progress: Pro
     if not cloud.place.dead_man_role:
         return
     for record in records:
-        if record.alive or record.place != cloud.place.name:
+        if record.alive or not _is_of(record, cloud.place):
             continue
         for instance in cloud.instances_of(record.id, "shutting-down", "terminated"):
             try:
@@ -182,7 +186,7 @@ def _sweep_listed_apart(
             progress.note(f"{what}: not removed: {error}")
             continue
         for resource in found:
-            reason = why_leftover(dict(resource.tags), records, cloud.place.name)
+            reason = why_leftover(dict(resource.tags), records, cloud.place)
             if reason:
                 yield _remove(cloud, resource, reason, progress, dry_run)
 
@@ -197,7 +201,7 @@ def _sweep_log_groups(
         progress.note(f"log groups of proofs are not removed: {error}")
         yield Swept("log-group", "*-proof/*", "", "not listed", "not removed", error.message)
         return
-    known = {record.id: record for record in records if record.place == cloud.place.name}
+    known = {record.id: record for record in records if record.alive or _is_of(record, cloud.place)}
     for group in groups:
         run = log_groups.run_of(group)
         record = known.get(run)
@@ -215,7 +219,9 @@ def _is_complete(resource: Resource) -> bool:
     return resource.kind == "snapshot" or resource.state == "available"
 
 
-def end_processes(home: Path, place: str, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
+def end_processes(
+    home: Path, place: str, progress: Progress, *, file: runs.PlaceFile | None = None, dry_run: bool = False
+) -> list[Swept]:
     """Ends processes of this machine that were given the private folder of a run that is over.
 
     That is a dead run at `place`, or one that is registered no more, at whatever place it was.
@@ -224,7 +230,7 @@ def end_processes(home: Path, place: str, progress: Progress, *, dry_run: bool =
     swept = []
     for run, processes in sorted(process.below(home / "runs").items()):
         record = records.get(run)
-        if record and (record.alive or record.place != place):
+        if record and (record.alive or not record.is_of(place, file)):
             continue
         for left in processes:
             swept.append(_end(left, run, "its run has died" if record else "its run has ended", dry_run))
@@ -291,11 +297,21 @@ def _why_kept(cloud: Cloud, resource: Resource) -> str:
     return f"in use: {shown}" if used_by else ""
 
 
-def forget_dead_runs(home: Path, place: str, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
-    """Removes the records and temporary keys of dead runs; only after their resources went."""
+def forget_dead_runs(
+    home: Path, place: str, progress: Progress, *, file: runs.PlaceFile | None = None, dry_run: bool = False
+) -> list[Swept]:
+    """Removes the records and temporary keys of dead runs; only after their resources went.
+
+    Records of another place stay; those of one with the same name are noted.
+    """
     swept = []
     for record in runs.records(home):
-        if record.alive or record.place != place:
+        if record.alive or not record.is_of(place, file):
+            if not record.alive and record.place == place and (other := record.place_file):
+                command = f"`gpu-ami sweep --where {other.path}`"
+                progress.note(
+                    f"dead run {record.id} is of {other.path} ({other.region}): {command} removes its leftovers"
+                )
             continue
         if not dry_run:
             runs.forget(record.folder)

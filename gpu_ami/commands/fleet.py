@@ -167,7 +167,8 @@ def _prove(args: argparse.Namespace, task: Attachment, plan: Plan, _selection: s
     options.check_identity(args)
     with task.progress.stage(f"ask {counted(len(task.machines), 'machine')}"):
         conditions = condition.ask(task.cloud, task.bundle, task.machines, task.limits, plan.document)
-    with runs.begin(home_dir(), task.cloud.place.name) as run:
+    place = task.cloud.place
+    with runs.begin(home_dir(), place.name, place_file=place.file) as run:
         check = None if args.no_login else _check(args, task, plan, run)
         proofs = condition.prove(conditions, check, _workers(args.max_concurrency, len(conditions)))
     lines = [

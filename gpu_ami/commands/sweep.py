@@ -38,10 +38,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     home = home_dir()
     swept: list[sweep.Swept] = []
-    name = load_place(args.where).name if args.where else provider().name
-    swept += sweep.end_processes(home, name, progress, dry_run=args.dry_run)
-    if args.where:
-        swept += sweep.sweep_cloud(Cloud(load_place(args.where), progress.note), home, progress, dry_run=args.dry_run)
+    place = load_place(args.where) if args.where else None
+    name, file = (place.name, place.file) if place else (provider().name, None)
+    swept += sweep.end_processes(home, name, progress, file=file, dry_run=args.dry_run)
+    if place:
+        swept += sweep.sweep_cloud(Cloud(place, progress.note), home, progress, dry_run=args.dry_run)
     elif running := provider().running():
         swept += sweep.sweep_cloud(Cloud(running, progress.note), home, progress, dry_run=args.dry_run)
     elif not args.dry_run:
@@ -49,7 +50,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             swept.append(sweep.Swept("local region", leftover_id, "", "its daemon has ended", "removed"))
     failed = [leftover for leftover in swept if leftover.error]
     if not failed:
-        swept += sweep.forget_dead_runs(home, name, progress, dry_run=args.dry_run)
+        swept += sweep.forget_dead_runs(home, name, progress, file=file, dry_run=args.dry_run)
     lines = [f"{leftover.kind} {leftover.id}: {leftover.text} ({leftover.reason})" for leftover in swept]
     data = [asdict(leftover) for leftover in swept]
     return Outcome("\n".join(lines or ["nothing to sweep"]), data, 4 if failed else 0)

@@ -274,7 +274,8 @@ def _validate_host(running: Running, request: Request, progress: Progress) -> Re
     plan, out = running.plan, request.out
     place = running_place(running.where)
     out_lock.hold(out)
-    with runs.begin(home_dir(), place.name if place else "host") as run:
+    name, where = (place.name, place.file) if place else ("host", None)
+    with runs.begin(home_dir(), name, place_file=where) as run:
         document, file = (plan.document, out / PLAN_FILE) if plan else (None, None)
         proof = Proof(document, file, place, out, progress, request.proof)
         return host_proof.prove_host(proof, run, running.target)

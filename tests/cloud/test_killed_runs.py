@@ -73,7 +73,7 @@ agent = boto3.client(
     "logs", endpoint_url=cloud.place.api.endpoint, region_name="us-east-1", aws_secret_access_key="x",
     aws_access_key_id=instance_access_key("i-0123456789abcdef0"),
 )
-with runs.begin(home, cloud.place.name) as run:
+with runs.begin(home, cloud.place.name, place_file=cloud.place.file) as run:
     tags = run.tags(recipe="r", plan_digest="sha256:0")
     (run.folder / "packer").mkdir()
     reached("registered")

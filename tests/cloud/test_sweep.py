@@ -69,6 +69,14 @@ def test_sweep_takes_leftovers_and_nothing_else(cloud: Cloud, home: Path) -> Non
         assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
 
 
+def test_a_living_run_of_another_place_file_keeps_what_has_expired(cloud: Cloud, home: Path) -> None:
+    """Two files may be of one account: machines of a run that lives are its own, whatever file it was given."""
+    with runs.begin(home, "other", timedelta(hours=-1)) as run:
+        cloud.import_key("k", PUBLIC_KEY, run.tags())
+        assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
+    assert [entry.id for entry in sweep.sweep_cloud(cloud, home, Progress("quiet"))] == ["k"]
+
+
 def test_sweep_reports_what_it_could_not_remove(cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.import_key("gpu-ami-x", PUBLIC_KEY, {runs.TAG_RUN: "x", runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"})
 
