@@ -40,12 +40,18 @@ AWS_POLL_SECONDS = 5.0  # GetMetricData and GetLogEvents are throttled per accou
 RETRY_SECONDS = 300.0
 _NO_END = "no end of pages after {:.0f} s"
 _NOT_AWS_HINT = "did a proxy answer instead?"
-_COMPLETE = "Complete"  # StatusCode of a MetricDataResult: Complete, PartialData, InternalError, Forbidden
+# StatusCode of a MetricDataResult: Complete, PartialData, InternalError, Forbidden. AWS advises to repeat the call
+# after PartialData and InternalError alone (API reference, MetricDataResult and MessageData, read 2026-11-29).
+_COMPLETE, _FORBIDDEN = "Complete", "Forbidden"
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
 
 
 class _PartialAnswer(Exception):
     """CloudWatch says that it could not read all that was asked for."""
+
+
+class _ForbiddenAnswer(Exception):
+    """CloudWatch says that the caller may not read the metrics that were asked for: what it says of it."""
 
 
 class ApiRefused(Exception):
@@ -179,6 +185,8 @@ class CloudWatch:
             except (ResponseParserError, PaginationError, NotOfAws) as error:
                 message = f"the answer is not one of AWS: {str(error).partition(', invalid XML received')[0]}"
                 refusal, retryable = ApiRefused(action, "", message, _NOT_AWS_HINT), True
+            except _ForbiddenAnswer as error:
+                refusal, retryable = ApiRefused(action, _FORBIDDEN, str(error), _denied_hint(action)), False
             except _PartialAnswer as error:
                 refusal, retryable = ApiRefused(action, "", str(error), "CloudWatch failed: try again later"), True
             except BotoCoreError as error:
@@ -322,12 +330,17 @@ def _bounded(pages: Iterable[Page]) -> Iterator[Page]:
 
 
 def _datapoints(pages: Iterable[GetMetricDataOutputTypeDef]) -> list[tuple[int, list[Point]]]:
-    """Number of each query, and points of it. _PartialAnswer: CloudWatch's last word on a query is not `Complete`."""
+    """Number of each query, and points of it.
+
+    _ForbiddenAnswer: of one of them. _PartialAnswer: CloudWatch's last word on a query is not `Complete`.
+    """
     status: dict[str, str] = {}
     points: list[tuple[int, list[Point]]] = []
     for page in _complete(pages, "MetricDataResults"):
         for result in _complete(page["MetricDataResults"], "Id", "Timestamps", "Values"):
             reasons = [f": {message.get('Value', '')}" for message in result.get("Messages", [])]
+            if result.get("StatusCode") == _FORBIDDEN:
+                raise _ForbiddenAnswer("".join(reasons).removeprefix(": ") or "it gives no reason")
             status[result["Id"]] = f"{result.get('StatusCode', _COMPLETE)}{''.join(reasons)}"
             pairs = list(zip(result["Timestamps"], result["Values"], strict=False))
             points.append((_number(result["Id"]), [Point(start.timestamp(), value) for start, value in pairs]))
@@ -351,8 +364,12 @@ def _refusal(action: str, error: ClientError) -> tuple[ApiRefused, bool]:
     row = aws.classify(code, message)
     hint = row.advice
     if row.kind is aws.Kind.DENIED:
-        hint = f"allow {action} in the policy of the caller: iam/caller-prove.json"
+        hint = _denied_hint(action)
     return ApiRefused(action, code, message, hint), row.retry or status >= 500
+
+
+def _denied_hint(action: str) -> str:
+    return f"allow {action} in the policy of the caller: iam/caller-prove.json"
 
 
 def _metric_stat(series: Series, period: int, statistic: str) -> MetricStatTypeDef:

@@ -183,7 +183,7 @@ def metric_data(*results: dict[str, Any]) -> Any:
     return Checked("cloudwatch", get_metric_data={"MetricDataResults": list(results)})
 
 
-@pytest.mark.parametrize("status", ["PartialData", "InternalError", "Forbidden"])
+@pytest.mark.parametrize("status", ["PartialData", "InternalError"])
 def test_datapoints_that_cloudwatch_could_not_read_are_not_missing(
     cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
@@ -191,6 +191,33 @@ def test_datapoints_that_cloudwatch_could_not_read_are_not_missing(
     result = {"Id": "q0", "Timestamps": [], "Values": [], "StatusCode": status}
     cloudwatch.__dict__["metrics"] = metric_data(result | {"Messages": [{"Code": "x", "Value": "said AWS"}]})
     with pytest.raises(ApiRefused, match=f"not all datapoints were read: {status}: said AWS"):
+        cloudwatch.points([Series("CWAgent", "m", ())], 0, 10)
+
+
+def test_forbidden_datapoints_are_asked_for_once(cloudwatch: CloudWatch) -> None:
+    """AWS advises to repeat PartialData and InternalError alone (API reference, MetricDataResult, MessageData)."""
+    cloudwatch.sleep = lambda _seconds: pytest.fail("it was asked for again")
+    result = {"Id": "q0", "Timestamps": [], "Values": [], "StatusCode": "Forbidden"}
+    said = {"Code": "Forbidden", "Value": "Authentication too complex to retrieve cross region data"}
+    cloudwatch.__dict__["metrics"] = metric_data(
+        result | {"Id": "q1", "StatusCode": "InternalError"}, result | {"Messages": [said]}
+    )
+    with pytest.raises(ApiRefused) as refused:
+        cloudwatch.points([Series("CWAgent", "m", ()), Series("CWAgent", "n", ())], 0, 10)
+    assert refused.value.code == "Forbidden" and str(refused.value) == (
+        "cloudwatch:GetMetricData: Forbidden: Authentication too complex to retrieve cross region data"
+        " (allow cloudwatch:GetMetricData in the policy of the caller: iam/caller-prove.json)"
+    )
+
+
+def test_a_denied_call_is_made_once(cloudwatch: CloudWatch) -> None:
+    cloudwatch.sleep = lambda _seconds: pytest.fail("it was asked for again")
+
+    def denied(**_: Any) -> Any:
+        raise refused("AccessDenied")
+
+    cloudwatch.__dict__["metrics"] = Checked("cloudwatch", get_metric_data=denied)
+    with pytest.raises(ApiRefused, match="cloudwatch:GetMetricData: AccessDenied"):
         cloudwatch.points([Series("CWAgent", "m", ())], 0, 10)
 
 
