@@ -11,9 +11,9 @@ from dataclasses import dataclass
 # The groups of `gpu-ami --help`, by what a person wants. Commands of this machine's region follow (gpu_ami/region.py).
 GROUPS = {
     "prove an image": ("prove", "observe", "validate", "faults", "record", "merge", "image_builder"),
-    "build one": ("init", "plan", "sources", "build", "bump", "import_", "matrix", "doctor", "sweep"),
-    "release it": ("certify", "verify", "key", "publish", "diff"),
-    "operate it": ("attach", "fleet", "launch_template", "telemetry", "dashboard", "runbook"),
+    "build an image": ("init", "plan", "sources", "build", "bump", "import_", "matrix", "doctor", "sweep"),
+    "release an image": ("certify", "verify", "key", "publish", "diff"),
+    "operate instances": ("attach", "fleet", "launch_template", "telemetry", "dashboard", "runbook"),
     "look up": ("recipes", "facts", "checks", "events", "xid", "lint_agent"),
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)

@@ -16,11 +16,11 @@ _EPILOG = """\
 Reads OUT/report.json. Writes OUT/report.html and, if the report is a PASS, OUT/certificate.json and certificate.md.
 Also writes OUT/bom.cdx.json (CycloneDX 1.6): packages, kernel modules and files of the image.
 Levels: rehearsed (simulated hardware or a replica was used) < certified (real hardware, vendor packages, and an Xid
-of the kernel driver). A report in which a plugin, a conftest.py or checks took part that nobody named, or that was
-changed after the proof, is refused: exit code 6. A report that was made neither here nor in a job whose key is
-trusted (validate --sign; --key, --trust) is at most rehearsed. --sign also writes OUT/certificate.dsse.json, which
-`gpu-ami verify` verifies: an in-toto statement of all that is shown, AMI and snapshots.
-Exit codes: as gpu-ami validate.
+of the kernel driver). A report is refused (exit code 6) if it was changed after the proof, or if a pytest plugin, a
+conftest.py or checks took part that the command line did not name. A report from another machine is at most
+`rehearsed`, unless its job signed it (validate --sign) and that key is trusted here (--key, --trust). --sign also
+writes OUT/certificate.dsse.json for `gpu-ami verify`: an in-toto statement of the signed files, the AMI and its
+snapshots. Other exit codes: as gpu-ami validate.
 See docs/certificate.md and docs/release.md.
 
 examples:

@@ -19,7 +19,7 @@ CloudWatch Logs and gpuevent.jsonl; compressed (gzip, bzip2, xz, zstd), and arch
 NVIDIA's bug report, the bundle of gpu-ami-diagnose. An event in several logs is listed once. A line in which a program
 quotes an Xid is not an event; a line that a process wrote to /dev/kmsg is marked as a drill. Skipped lines are listed.
 fabricmanager.log, the Neuron runtime's log and the Fabric Manager's journal are read, too. Events with the same text
-are one row with their number and the time of the last; --all prints a row for each, as it arrives.
+are one row with their count and the time of the last; --all prints a row for each, as it arrives.
 What to do after an event: docs/tasks/xid-fired.md
 
 examples:
@@ -37,7 +37,7 @@ exit codes: 0 log read, with or without events · 2 file or policy cannot be rea
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "events", help="GPU events (Xid, SXid, lost GPUs) of a log or a host", epilog=_EPILOG
+        "events", help="list GPU events (Xid, SXid, lost GPUs) in a log or on a host", epilog=_EPILOG
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="log or archive, or - for standard input")
     parser.add_argument("--host", metavar="URL", help="ssh://user@address[:port]")

@@ -60,7 +60,9 @@ def register(subparsers: Any) -> None:
     text = "inject several distinguishable faults at a time; an unexpected result is tried again alone"
     parser.add_argument("--together", action="store_true", help=text)
     parser.add_argument("--list", action="store_true", help="only list the faults")
-    text = "YAML list of waived checks, as of `gpu-ami prove`: their failures are none of a fault's (docs/checks.md)"
+    text = (
+        "YAML list of waived checks, as for `gpu-ami prove`: their failures do not count as collateral (docs/checks.md)"
+    )
     parser.add_argument("--waivers", type=Path, metavar="FILE", help=text)
     stages.add_where(parser)
     stages.add_instance_types(parser)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from validator.probes.agent import Finding
 
 _EPILOG = """\
-All that the agent's own check refuses (docs/lint-agent.md names its release; --schema: that of another release), and
-what it accepts although the agent or the service does not: plugin and measurement names, placeholders, dimensions, and
-what CloudWatch Logs rejects (characters and length of names, time zones, retention, duplicate streams).
+Reports what the agent's own check refuses (docs/lint-agent.md names its release; --schema: that of another release),
+and what it accepts although the agent or the service does not: plugin and measurement names, placeholders, dimensions,
+and what CloudWatch Logs rejects (characters and length of names, time zones, retention, duplicate streams).
 Exit 0: no error (warnings are printed). Exit 1: an error; the agent or the service rejects it. Exit 2: a file could
 not be read; the findings of the other files are still printed.
 

@@ -37,7 +37,7 @@ examples:
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "observe", help="say what is in an image that others built, and whether it fits together", epilog=_EPILOG
+        "observe", help="list the contents of an image that others built, and conflicts between them", epilog=_EPILOG
     )
     parser.add_argument(
         "-o", "--out", type=options.output_folder, metavar="OUT", help="output folder (default: out/observed)"

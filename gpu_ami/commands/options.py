@@ -136,7 +136,7 @@ def add_identity(parser: argparse.ArgumentParser, text: str = "private key for -
 
 
 def add_known_hosts(parser: argparse.ArgumentParser) -> None:
-    text = "host keys; the key of an unknown --host is added [~/.ssh/known_hosts, which is only read]"
+    text = "file to which the key of an unknown --host is added; default: ~/.ssh/known_hosts, which is only read"
     parser.add_argument("--known-hosts", type=Path, metavar="FILE", help=text)
 
 
@@ -182,14 +182,14 @@ def layers(args: argparse.Namespace) -> Layering:
 
 def add_builder(parser: argparse.ArgumentParser) -> None:
     text = (
-        "in the local region: run the roles in a sandbox of this host (sandbox; root) or on a booted machine (machine,"
-        " minutes longer); default: in a sandbox if possible (auto), which the certificate states"
+        "local region only: where the roles run: in a sandbox on this host (sandbox; needs root), on a booted machine"
+        " (machine; takes minutes longer), or in a sandbox if possible (auto, default). The certificate states which"
     )
     parser.add_argument("--builder", choices=BUILDERS, default=AUTO, help=text)
 
 
 def add_agent_package(parser: argparse.ArgumentParser) -> None:
-    text = "AWS's amazon-cloudwatch-agent.deb, or `download`: the local region serves it instead of a replica"
+    text = "local region only: install this amazon-cloudwatch-agent.deb of AWS, or `download` it, instead of a replica"
     parser.add_argument("--agent-package", type=Path, metavar="FILE", help=text)
 
 
@@ -222,7 +222,7 @@ def add_checks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", dest="select", metavar="EXPRESSION", help=text)
     text = "cause a real fault on an idle GPU of each machine and trace its Xid; harmless to the board (docs/proof.md)"
     parser.add_argument("--provoke-xid", action="store_true", help=text)
-    text = "run the file account on every system, running machines included (docs/file-account.md)"
+    text = "explain every file (file account) on each operating system, also on running machines (docs/file-account.md)"
     parser.add_argument("--account-files", action="store_true", help=text)
     add_golden(parser)
 
@@ -237,7 +237,7 @@ def golden_folders(folder: Path | None = None) -> list[str]:
 
 def add_golden(
     parser: argparse.ArgumentParser,
-    text: str = "recorded hardware of instance types (default: site/golden, then the folder of gpu-ami)",
+    text: str = "folder of recorded hardware (gpu-ami record); default: site/golden, then gpu-ami's own",
 ) -> None:
     parser.add_argument("--golden", type=Path, metavar="DIR", help=text)
 
@@ -275,8 +275,9 @@ def check_nodes(args: argparse.Namespace) -> None:
 
 
 JOIN_HELP = (
-    "also check the machines as nodes of a cluster (tier TN; docs/nodes.md). ECS: of CLUSTER, else of the place's"
-    " `cluster`, else of one made for the proof. ParallelCluster, without CLUSTER: as a Slurm cluster of their own"
+    "also join the machines to a cluster and check them as its nodes (tier TN; docs/nodes.md). Without CLUSTER: that"
+    " of `cluster` in the --where file, else (ECS) one that is created for the proof. ParallelCluster takes no CLUSTER:"
+    " the machines form a Slurm cluster"
 )
 
 
@@ -303,8 +304,10 @@ def _cluster(text: str) -> str:
 
 
 def add_max_cost(parser: argparse.ArgumentParser) -> None:
-    text = "refuse a run whose expected cost is higher (exit code 2), and stop a run whose machines have reached it"
-    text += "; where machines are billed, a type without a price is refused, too, unless `none` sets no limit"
+    text = (
+        "limit of the run's cost: a run that is expected to cost more is refused (exit code 2), one whose machines have"
+        " cost it is stopped. On AWS, an instance type whose price is not known is refused, too; none: no limit"
+    )
     parser.add_argument("--max-cost", type=dollars, metavar="USD|none", help=text)
 
 
@@ -328,14 +331,16 @@ def dollars(text: str) -> float:
 
 def add_log_groups(parser: argparse.ArgumentParser) -> None:
     text = (
-        "log groups of the machines: `proof`, <group>-proof/<run>, removed afterwards (default), or `production`, the"
-        " plan's, where injected Xids may raise alarms"
+        "where the machines send logs. proof (default): to log groups <group>-proof/<run>, which are removed"
+        " afterwards; production: to the plan's log groups, where injected Xids may raise alarms"
     )
     parser.add_argument("--log-groups", choices=LOG_GROUPS, help=text)
 
 
 def add_deadlines(parser: argparse.ArgumentParser) -> None:
-    text = "deadlines in seconds: boot=1500, stop=… or arrival=… (in CloudWatch); overrides those of the place"
+    text = (
+        "a deadline: boot=1500, stop=… or arrival=… (of data in CloudWatch); overrides the --where file's (repeatable)"
+    )
     parser.add_argument("--deadline", action="append", default=[], metavar="NAME=SECONDS", help=text)
 
 
@@ -349,7 +354,7 @@ def deadlines(args: argparse.Namespace) -> dict[str, int]:
 
 
 def add_restarts(parser: argparse.ArgumentParser) -> None:
-    text = "restarts of each machine, after which checks run again: reboot,stop-start (default), one of them, or none"
+    text = "restart each machine and repeat checks: reboot,stop-start (default), one of them, or none"
     parser.add_argument("--restarts", metavar="LIST", help=text)
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Writes site/golden/<instance type>.json (in a checkout of gpu-ami: variables/golden/): GPUs with address, model and
-memory, their links, NVSwitches, EFA. A proof in the same folder compares a machine with the plan's facts first, then
-with this file, exactly. Nothing is checked: the verdict is always UNPROVEN, and the exit code 1. A recording of
+memory, their links, NVSwitches, EFA. A later proof compares each machine with the plan's facts and with this file,
+which it must match exactly. Recording runs no checks, so its verdict is UNPROVEN and its exit code 1. A recording of
 simulated hardware applies to simulated hardware only.
 
 With --transcript DIR it writes DIR/transcript.yml instead: files, outputs and packages that the checks read, without

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Leftovers are resources with the tag gpu-ami:run whose expiry has passed or whose run on this machine has ended, and the
-log groups of such a run's proof. Complete images stay until their own expiry (image_expires). Without --where it cleans
-this machine: leftovers of the local region, temporary keys, records of interrupted runs.
+log groups of such a run's proof. Complete images stay until their own expiry (image_expires). Without --where it
+removes leftovers in the local region. Processes, temporary keys and records of interrupted runs are removed with the
+leftovers of their place.
 
 examples:
   gpu-ami sweep                       this machine and the local region

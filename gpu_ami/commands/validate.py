@@ -27,7 +27,7 @@ Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. report.json exists from
 is interrupted, it has the completed checks and is marked as incomplete.
 
 exit codes: 0 all required checks passed, on the selected instance types · 1 a check failed or is missing
-            4 cloud, network or machine · 5 no capacity
+            2 usage · 4 cloud, network or machine · 5 no capacity
             7 nothing failed, but checks or restarts were left out on purpose (-k, --restarts, no --provoke-xid)
 
 examples:
