@@ -25,6 +25,7 @@ SCHEMA = "gpu-ami/build/1"
 BUILD_FILE = "build.json"
 # playbooks/image.yml fetches it from the builder, before the first role.
 INVENTORY_FILE = "base-inventory.jsonl.gz"
+WRITTEN_FILE = "written-files.json"
 # What a build consists of beside its plan: a change in any of these makes another image.
 _SOURCES = ("packer", "playbooks", "roles")
 
@@ -140,7 +141,8 @@ def build_image(  # noqa: PLR0913
     login.require_packer_login(cloud.place)
     # A build that fails leaves no AMI that a later stage could mistake for its own.
     (folder / BUILD_FILE).unlink(missing_ok=True)
-    (folder / INVENTORY_FILE).unlink(missing_ok=True)
+    for name in (INVENTORY_FILE, WRITTEN_FILE):
+        (folder / name).unlink(missing_ok=True)
     # Looked up here: Packer's own filter knows neither SSM parameters nor the root device's name.
     source_ami = resolve_source_ami(cloud, plan.document)
     progress.note(f"source AMI {source_ami['id']} ({source_ami['name']})")

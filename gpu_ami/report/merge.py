@@ -16,7 +16,7 @@ from validator import foreign_names, inputs
 
 EVIDENCE = "evidence"
 # Beside a report: the same in every shard of one image, and read by `gpu-ami certify`.
-_SHARED_FILES = ("plan.json", "build.json", "base-inventory.jsonl.gz")
+_SHARED_FILES = ("plan.json", "build.json", "base-inventory.jsonl.gz", "written-files.json")
 _FOREIGN = "take the artifact from the job that made it; a shard holds files alone"
 _ONE_AMI = "shards of one certificate prove the same AMI: build once, then `gpu-ami validate OUT --instance-type TYPE`"
 

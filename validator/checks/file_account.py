@@ -37,6 +37,7 @@ class Subject:
     packages: PackageAccount
     variables: account.Variables
     login: str
+    written: account.Written | None = None
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +78,13 @@ def examine(
         base = account.find_base(host, build)
         since = base.inventory.taken if restarted else 0.0
         image = account.take(host, running=running, hash_since=since, keep=keep)
+        # A machine's first boot changes such files, and so do those who use it.
+        written = None if running else account.take_written(host, base)
     except NotTaken as reason:
         unproven(str(reason))
     packages = account.account_packages(image, base.inventory, account.planned_names(plan), footprints.values())
     login = str(plan["os"]["ssh_user"])
-    return Subject(image, base, tuple(footprints.values()), packages, variables, login)
+    return Subject(image, base, tuple(footprints.values()), packages, variables, login, written)
 
 
 @pytest.mark.needs("promise")
@@ -98,6 +101,7 @@ def test_every_file_is_explained(subject: Subject, observe: Observe, request: py
         changed_packages=subject.packages.explained,
         role_times=subject.base.role_times,
         boots=subject.base.boots,
+        written=subject.written,
     )
     lines = [finding.text() for finding in result.findings]
     folder = request.config.getoption("evidence")
@@ -112,6 +116,7 @@ def test_every_file_is_explained(subject: Subject, observe: Observe, request: py
             "image": len(subject.image.entries),
             **result.explained,
             "unexplained": len(lines),
+            "compared with what roles wrote": len(subject.written.files) if subject.written else "not recorded",
             **({"not compared": result.not_compared} if result.not_compared else {}),
         },
         f"every entry explained; base inventory: {subject.base.source}",

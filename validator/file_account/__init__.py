@@ -12,8 +12,27 @@ settings        accounts, kernel options, listening programs and mounts
 from pathlib import Path
 from types import MappingProxyType
 
-from validator.file_account.collect import KEPT_FILE, Base, NotTaken, find_base, role_times, take, take_over
-from validator.file_account.explain import Account, BuilderBoot, Finding, RoleTime, explain, widest
+from validator.file_account.collect import (
+    KEPT_FILE,
+    Base,
+    NotTaken,
+    find_base,
+    role_times,
+    take,
+    take_over,
+    take_written,
+    written_files,
+)
+from validator.file_account.explain import (
+    Account,
+    BuilderBoot,
+    Finding,
+    RoleTime,
+    Written,
+    WrittenFile,
+    explain,
+    widest,
+)
 from validator.file_account.grammar import (
     Footprint,
     InvalidRules,
@@ -68,6 +87,8 @@ __all__ = [
     "RoleTime",
     "Rule",
     "Variables",
+    "Written",
+    "WrittenFile",
     "account_packages",
     "differences",
     "explain",
@@ -85,6 +106,7 @@ __all__ = [
     "role_times",
     "take",
     "take_over",
+    "take_written",
     "unexplained_accounts",
     "unexplained_boot_options",
     "unexplained_in_ramdisk",
@@ -92,4 +114,5 @@ __all__ = [
     "unexplained_listeners",
     "unexplained_mounts",
     "widest",
+    "written_files",
 ]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from validator import remote
-from validator.file_account.explain import BuilderBoot, RoleTime
+from validator import inputs, remote
+from validator.file_account.explain import BuilderBoot, RoleTime, Written, WrittenFile
 from validator.file_account.initial_ramdisk import InvalidRamdisk, read_ramdisks
 from validator.file_account.inventory import InvalidInventory, Inventory, Ramdisk, read
 from validator.transport import Command, Target, backend, image_files
@@ -20,6 +20,7 @@ PROGRAM = remote.PROGRAMS / "inventory.py"
 FILE = "base-inventory.jsonl.gz"
 KEPT_FILE = "inventory.jsonl.gz"  # of a host under test, in its folder of the evidence
 IN_IMAGE = f"/usr/share/gpu-ami/{FILE}"
+WRITTEN_FILE = "written-files.json"  # playbooks/callback_plugins/written_files.py
 BOOTS_IN_IMAGE = "/usr/share/gpu-ami/builder-boots.jsonl"
 SECONDS = 900.0  # every file is read, on a new volume for the first time
 _RAMDISK_SECONDS = 90.0
@@ -32,12 +33,16 @@ class NotTaken(Exception):
 
 @dataclass(frozen=True)
 class Base:
-    """The base AMI's inventory, where it is from, when each role ran in the build, and boots of further builders."""
+    """The base AMI's inventory, where it is from, when each role ran in the build, and boots of further builders.
+
+    written: path → what a role of the build wrote there; None where the build's folder has no record of it.
+    """
 
     inventory: Inventory
     source: str
     role_times: tuple[RoleTime, ...] = ()
     boots: tuple[BuilderBoot, ...] = ()
+    written: Mapping[str, WrittenFile] | None = None
 
 
 def take(host: Any, *, running: bool, hash_since: float = 0.0, keep: Path | None = None) -> Inventory:
@@ -126,7 +131,7 @@ def find_base(host: Any, build: Path | None) -> Base:
         )
     data = _kept(build)
     if data is not None and found.stdout.split()[0] == hashlib.sha256(data).hexdigest():
-        return Base(_read(data), f"{build}/{FILE}", role_times(build), builder_boots(host))
+        return Base(_read(data), f"{build}/{FILE}", role_times(build), builder_boots(host), written_files(build))
     own = host.run(f"cat {IN_IMAGE}", timeout=SECONDS, pure=True)
     if own.rc != 0:
         raise NotTaken(f"{IN_IMAGE}: {own.stderr.strip()}")
@@ -143,6 +148,28 @@ def builder_boots(host: Any) -> tuple[BuilderBoot, ...]:
         return tuple(BuilderBoot(float(row["booted"]), float(row["roles"])) for row in rows)
     except (ValueError, LookupError, TypeError) as error:
         raise NotTaken(f"{BOOTS_IN_IMAGE}: expected a JSON object with booted and roles a line, got {error}") from error
+
+
+def written_files(build: Path | None) -> Mapping[str, WrittenFile] | None:
+    """Which files the roles of a build wrote, with their content's SHA-1; None without such a record. NotTaken."""
+    path = build / WRITTEN_FILE if build else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        rows = inputs.parse_json(path.read_text(encoding="utf-8"))
+        return {str(name): WrittenFile(str(row["role"]), str(row["sha1"])) for name, row in rows.items()}
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise NotTaken(f"{path}: expected role and sha1 of each path, got {error}") from error
+
+
+def take_written(host: Any, base: Base) -> Written | None:
+    """What the roles wrote, with what the files of the image have now; None where it is not known."""
+    if base.written is None:
+        return None
+    listed = "\n".join(path for path in base.written if "\n" not in path)
+    command = f"xargs -d '\\n' sha1sum -z -- <<'END_OF_PATHS'\n{listed}\nEND_OF_PATHS"
+    rows = (row.partition("  ") for row in host.run(command, timeout=SECONDS, pure=True).stdout.split("\0"))
+    return Written(base.written, {path: digest for digest, _, path in rows if path}, is_whole=not base.boots)
 
 
 def _kept(build: Path | None) -> bytes | None:

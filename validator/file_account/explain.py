@@ -91,6 +91,26 @@ class RoleTime:
 
 
 @dataclass(frozen=True)
+class WrittenFile:
+    """What a role wrote. sha1: of the content, as Ansible reports it."""
+
+    role: str
+    sha1: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files that the roles of a build wrote. digests: path → SHA-1 of the image's file.
+
+    is_whole: every role ran in this build. Otherwise those of a layer image wrote files that are not in `files`.
+    """
+
+    files: Mapping[str, WrittenFile]
+    digests: Mapping[str, str]
+    is_whole: bool
+
+
+@dataclass(frozen=True)
 class BuilderBoot:
     """A builder that began with a layer image: when it booted, and when its first role began; epoch seconds."""
 
@@ -107,14 +127,15 @@ def explain(
     changed_packages: frozenset[str] = frozenset(),
     role_times: Sequence[RoleTime] = (),
     boots: Sequence[BuilderBoot] = (),
+    written: Written | None = None,
 ) -> Account:
     """Explains every entry of `image`.
 
     base: taken before the first role. rules: the system's own. changed_packages: explained packages that are new in the
-    image, or of another version there. boots: of builders after the one of the base. On a running image
-    (`image.running`) rules of a booted machine count.
+    image, or of another version there. boots: of builders after the one of the base. written: by the roles of the
+    build, None where it is not known. On a running image (`image.running`) rules of a booted machine count.
     """
-    explainer = _Explainer(image, base, rules, list(footprints), changed_packages, boots=boots)
+    explainer = _Explainer(image, base, rules, list(footprints), changed_packages, boots=boots, written=written)
     account = explainer.account
     account.not_compared = [f"{one.path}: {why}" for one in image.ramdisks.values() if (why := not_compared(one))]
     for entry in image.entries.values():
@@ -122,6 +143,7 @@ def explain(
     explainer.explain_directories()
     explainer.explain_removed()
     explainer.explain_missing()
+    explainer.explain_written()
     account.findings = sorted(
         (_with_role(finding, role_times) for finding in account.findings), key=lambda finding: finding.path
     )
@@ -140,8 +162,10 @@ class _Explainer:
         changed_packages: frozenset[str],
         *,
         boots: Sequence[BuilderBoot],
+        written: Written | None,
     ) -> None:
         self.image, self.base, self.changed_packages, self._boots = image, base, changed_packages, boots
+        self._written = written
         self.account = Account()
         unwanted = "built" if image.running else "booted"
         role_rules = [rule for footprint in footprints for rule in footprint.files]
@@ -149,7 +173,7 @@ class _Explainer:
         self._first_boot_rules = [rule for rule in rules if rule.when == "first_boot"]
         self._rules = [rule for rule in rules if rule.when not in (unwanted, "first_boot")]
         rules_of_all = (*self._role_rules, *self._rules)
-        self._problems = _RuleProblems(image, base, rules_of_all, changed_packages, footprints)
+        self._problems = _RuleProblems(image, base, rules_of_all, changed_packages, footprints, written=written)
         removed = [expression(path) for footprint in footprints for path in footprint.removed]
         self._removed_by_roles = re.compile("|".join(removed) or r"(?!)", re.DOTALL)
         self._pending: list[tuple[Entry, str, str]] = []  # directories without an explanation of their own
@@ -295,6 +319,15 @@ class _Explainer:
                 continue
             self.account.findings.append(Finding(path, "missing", f"package {'/'.join(names)} has it"))
 
+    def explain_written(self) -> None:
+        """Files that a role wrote and declares, and that the image lacks."""
+        rules = [rule for rule in self._role_rules if rule.check == "written" or rule.sha256]
+        for path, wrote in (self._written.files if self._written else {}).items():
+            if path in self.image.entries or self._removed_by_roles.fullmatch(path):
+                continue
+            if any(rule.matches(path) for rule in rules):
+                self.account.findings.append(Finding(path, "removed", f"role {wrote.role} wrote it"))
+
     def _count(self, kind: str, rule: str, entry: Entry) -> None:
         self.account.explained[kind] += 1
         self.account.by_rule[rule] += 1
@@ -326,6 +359,7 @@ class _RuleProblems:
 
     rules: at the end of a link their paths count as explained. changed_packages: new in the image, or of another
     version there. footprints: of the roles, which declare programs with setuid or setgid bit, or with capabilities.
+    written: by the roles.
     """
 
     def __init__(
@@ -335,7 +369,10 @@ class _RuleProblems:
         rules: Sequence[Rule],
         changed_packages: frozenset[str],
         footprints: Sequence[Footprint],
+        *,
+        written: Written | None,
     ) -> None:
+        self._written = written
         self._image, self._base, self._rules, self._changed_packages = image, base, rules, changed_packages
         self._setuid = frozenset(path for footprint in footprints for path in footprint.setuid)
         self._capable = frozenset(path for footprint in footprints for path in footprint.capabilities)
@@ -381,6 +418,19 @@ class _RuleProblems:
 
     def _content_problem(self, check: str, entry: Entry, kept: bool) -> str:
         """How the content differs from what the rule's program writes; "" if it does not or the rule has no check."""
+        checks: Mapping[str, Callable[[Entry], str]] = {
+            "bytecode": self._bytecode_problem,
+            "dkms": self._dkms_problem,
+            "helper": self._helper_problem,
+            "module": self._module_problem,
+            "package": self._package_problem,
+            "ramdisk": self._ramdisk_problem,
+            "skeleton": self._skeleton_problem,
+            "unit": self._unit_problem,
+            "written": self._written_problem,
+        }
+        if check in checks:
+            return checks[check](entry)
         if check == "empty":
             return f"{entry.size} bytes, expected none" if entry.size else ""
         if check == "kept":
@@ -389,28 +439,30 @@ class _RuleProblems:
             return "" if self.leads_to_explained(entry) else f"link to {entry.target}, which nothing explains"
         if check == "alternative":
             return "" if entry.target.startswith("/etc/alternatives/") else f"link to {entry.target}"
-        if check == "unit":
-            return self._unit_problem(entry)
-        if check == "dkms":
-            return self._dkms_problem(entry)
-        if check == "package":
-            return self._package_problem(entry)
-        if check == "ramdisk":
-            return self._ramdisk_problem(entry)
         if check in RECORDED:
             wrong = RECORDED[check](entry.path, self._image, self._base, self._changed_packages)
             return "; ".join(wrong[:_SHOWN])
-        if check == "skeleton":
-            original = self._image.entries.get(f"/etc/skel/{posixpath.basename(entry.path)}")
-            return "" if original is not None and original.sha256 == entry.sha256 else "not as in /etc/skel"
-        if check == "helper":
-            return self._helper_problem(entry)
-        if check == "module":
-            built = self._built_by_dkms.get(posixpath.basename(entry.path), ())
-            if not built:
-                return "DKMS has built no such module"
-            return "" if not entry.sha256 or entry.sha256 in built else "content is not what DKMS has built"
-        return self._bytecode_problem(entry) if check == "bytecode" else ""
+        return ""
+
+    def _skeleton_problem(self, entry: Entry) -> str:
+        original = self._image.entries.get(f"/etc/skel/{posixpath.basename(entry.path)}")
+        return "" if original is not None and original.sha256 == entry.sha256 else "not as in /etc/skel"
+
+    def _module_problem(self, entry: Entry) -> str:
+        built = self._built_by_dkms.get(posixpath.basename(entry.path), ())
+        if not built:
+            return "DKMS has built no such module"
+        return "" if not entry.sha256 or entry.sha256 in built else "content is not what DKMS has built"
+
+    def _written_problem(self, entry: Entry) -> str:
+        """Why no role wrote the file as it is: another content, or no role of the build wrote it."""
+        if self._written is None:
+            return ""
+        wrote = self._written.files.get(entry.path)
+        if wrote is None:
+            return "no role of the build wrote it" if self._written.is_whole else ""
+        same = self._written.digests.get(entry.path) == wrote.sha1
+        return "" if same else f"content is not what role {wrote.role} wrote"
 
     def _ramdisk_problem(self, entry: Entry) -> str:
         """What in an initial ramdisk is neither a file of the image nor generated; "" where it was not listed."""

@@ -22,7 +22,7 @@ from validator.schema import Choice, Flag, Keys, ListOf, Mistake, OneOrMore, Tex
 KINDS = {"file": "f", "directory": "d", "link": "l", "fifo": "p", "socket": "s"}
 CHECKS = (
     "alternative", "bytecode", "diversions", "dkms", "empty", "grubenv", "helper", "kept", "link", "module",
-    "overrides", "package", "ramdisk", "skeleton", "unit",
+    "overrides", "package", "ramdisk", "skeleton", "unit", "written",
 )  # fmt: skip
 WHEN = ("built", "booted", "first_boot", "always")
 

@@ -12,8 +12,17 @@ import pytest
 from onhost import inventory as program
 from tests.scripted_host import table_host
 from tests.validator.file_account import tree
-from validator.file_account import BuilderBoot, NotTaken, RoleTime, find_base, role_times
-from validator.file_account.collect import BOOTS_IN_IMAGE, FILE, IN_IMAGE, take
+from validator.file_account import (
+    BuilderBoot,
+    NotTaken,
+    RoleTime,
+    Written,
+    WrittenFile,
+    find_base,
+    role_times,
+    take_written,
+)
+from validator.file_account.collect import BOOTS_IN_IMAGE, FILE, IN_IMAGE, WRITTEN_FILE, take
 from validator.file_account.initial_ramdisk import not_compared
 
 FROM_NOTHING = {f"cat {BOOTS_IN_IMAGE}": (1, "")}
@@ -43,6 +52,18 @@ def test_another_images_copy_is_not_used(tmp_path: Path, kept: bytes) -> None:
     own = {"sha256sum*": "00  x\n", f"cat {IN_IMAGE}": gzip.decompress(kept).decode()}
     base = find_base(table_host({**own, **FROM_NOTHING}), tmp_path)
     assert (base.source, base.role_times) == ("the image's own copy", ())
+
+
+def test_what_roles_wrote_is_read_with_the_copy_of_the_build(tmp_path: Path, kept: bytes) -> None:
+    image = {"sha256sum*": f"{hashlib.sha256(kept).hexdigest()}  x\n", **FROM_NOTHING}
+    assert take_written(table_host(image), find_base(table_host(image), tmp_path)) is None
+    (tmp_path / WRITTEN_FILE).write_text('{"/etc/a": {"role": "cuda", "sha1": "1f"}}')
+    host = table_host({**image, "xargs*": "2e  /etc/a\0"})
+    written = take_written(host, find_base(host, tmp_path))
+    assert written == Written({"/etc/a": WrittenFile("cuda", "1f")}, {"/etc/a": "2e"}, is_whole=True)
+    (tmp_path / WRITTEN_FILE).write_text("[]")
+    with pytest.raises(NotTaken, match="expected role and sha1 of each path"):
+        find_base(host, tmp_path)
 
 
 def test_ramdisks_that_cannot_be_listed_say_why(tmp_path: Path, kept: bytes) -> None:

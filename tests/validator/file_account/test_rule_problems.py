@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.validator.file_account.entries import file, findings, rule, system
-from validator.file_account import Entry, Footprint, load_footprint
+from validator.file_account import Entry, Footprint, Written, WrittenFile, load_footprint
 
 
 def test_a_role_declares_content_and_mode(tmp_path: Path) -> None:
@@ -88,6 +88,31 @@ def test_installed_modules_are_those_that_dkms_has_built() -> None:
     assert findings(system(module), system(), *rules) == [
         f"{module.path} new: DKMS has built no such module (rule rule)"
     ]
+
+
+def test_a_role_s_settings_are_as_it_wrote_them() -> None:
+    """A line that was added to a drop-in or a module option has the role's path, owner and mode."""
+    drop_in = file("/etc/modprobe.d/nvidia.conf")
+    declared = [Footprint("driver", (rule("/etc/modprobe.d/nvidia.conf", check="written", role="driver"),))]
+    wrote = {drop_in.path: WrittenFile("driver", "a")}
+
+    def found(files: dict[str, WrittenFile], now: str, *entries: Entry, is_whole: bool = True) -> list[str]:
+        written = Written(files, {drop_in.path: now}, is_whole)
+        return findings(system(*entries), system(), footprints=declared, written=written)
+
+    assert found(wrote, "a", drop_in) == []
+    assert found(wrote, "b", drop_in) == [f"{drop_in.path} new: content is not what role driver wrote (role driver)"]
+    assert found({}, "a", drop_in) == [f"{drop_in.path} new: no role of the build wrote it (role driver)"]
+    assert found({}, "a", drop_in, is_whole=False) == []
+    assert found(wrote, "a") == [f"{drop_in.path} removed: role driver wrote it"]
+    assert findings(system(drop_in), system(), footprints=declared) == []
+
+
+def test_what_a_role_removes_again_is_not_missing() -> None:
+    wrote = {"/var/tmp/x.conf": WrittenFile("efa", "a")}
+    row = rule("/var/tmp/x.conf", check="written", role="efa")
+    declared = [Footprint("efa", (row,)), Footprint("hygiene", removed=("/var/tmp/**",))]
+    assert findings(system(), system(), footprints=declared, written=Written(wrote, {}, is_whole=True)) == []
 
 
 def test_setuid_programs_of_packages_are_known_by_name() -> None:
