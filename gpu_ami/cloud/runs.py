@@ -28,6 +28,8 @@ TAG_RUN = "gpu-ami:run"
 TAG_EXPIRES = "gpu-ami:expires"
 TAG_RECIPE = "gpu-ami:recipe"
 TAG_PLAN = "gpu-ami:plan"
+# In the place of a place's name, of runs that create nothing in a cloud: of a host, of image files, of a recording.
+WITHOUT_PLACE = HOST, FILES, RECORDING = "host", "files", "record"
 LIFETIME = timedelta(hours=4)
 _LEFT_BEHIND = "left-behind"
 REMEDY = "`gpu-ami sweep` (on AWS with --where) removes the rest"

@@ -70,7 +70,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for seen in _see_host(args) if plan is None or args.host else _see_ami(args, plan, out, progress):
         recordings.append(golden.keep(seen, args.golden))
         differences[seen.instance_type] = golden.against_facts(seen, document)
-    with runs.begin(home_dir(), "record") as run:
+    with runs.begin(home_dir(), runs.RECORDING) as run:
         report = golden.report(recordings, document, run, args.ami or "")
     return Outcome(golden.text(recordings, differences), report.to_json(), report.exit_code)
 

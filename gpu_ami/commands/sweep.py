@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Leftovers are resources with the tag gpu-ami:run whose expiry has passed or whose run on this machine has ended, and the
-log groups of such a run's proof. Complete images stay until their own expiry (image_expires). Without --where it
-removes leftovers in the local region. Processes, temporary keys and records of interrupted runs are removed with the
-leftovers of their place.
+log groups of such a run's proof. Complete images stay until their own expiry (image_expires). Processes, temporary keys
+and records of interrupted runs are removed with the leftovers of their place. Without --where it removes those of the
+local region, and of runs on a --host or --root.
 
 examples:
   gpu-ami sweep                       this machine and the local region
@@ -33,15 +33,17 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
-    from gpu_ami.cloud import Cloud, load_place, sweep
+    from gpu_ami.cloud import Cloud, load_place, runs, sweep
     from gpu_ami.files import home_dir
     from gpu_ami.region import provider
 
     home = home_dir()
     swept: list[sweep.Swept] = []
     place = load_place(args.where) if args.where else None
-    name, file = (place.name, place.file) if place else (provider().name, None)
-    swept += sweep.end_processes(home, name, progress, file=file, dry_run=args.dry_run)
+    names, file = ([place.name], place.file) if place else ([provider().name, *runs.WITHOUT_PLACE], None)
+    for name in names:
+        ended = sweep.end_processes(home, name, progress, file=file, dry_run=args.dry_run)
+        swept += [one for one in ended if one not in swept]  # a dry run finds those without a record each time
     if place:
         swept += sweep.sweep_cloud(Cloud(place, progress.note), home, progress, dry_run=args.dry_run)
     elif running := provider().running():
@@ -50,7 +52,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         for leftover_id in provider().clean_leftovers():
             swept.append(sweep.Swept("local region", leftover_id, "", "its daemon has ended", "removed"))
     failed = [leftover for leftover in swept if leftover.error]
-    if not failed:
+    for name in [] if failed else names:
         swept += sweep.forget_dead_runs(home, name, progress, file=file, dry_run=args.dry_run)
     lines = [f"{leftover.kind} {leftover.id}: {leftover.text} ({leftover.reason})" for leftover in swept]
     data = [asdict(leftover) for leftover in swept]

@@ -274,7 +274,7 @@ def _validate_host(running: Running, request: Request, progress: Progress) -> Re
     plan, out = running.plan, request.out
     place = running_place(running.where)
     out_lock.hold(out)
-    name, where = (place.name, place.file) if place else ("host", None)
+    name, where = (place.name, place.file) if place else (runs.HOST, None)
     with runs.begin(home_dir(), name, place_file=where) as run:
         document, file = (plan.document, out / PLAN_FILE) if plan else (None, None)
         proof = Proof(document, file, place, out, progress, request.proof)
@@ -305,5 +305,5 @@ def _validate_files(files: Files, request: Request, progress: Progress) -> Repor
     out_lock.hold(out)
     plan = files.plan or _observed_plan(files.root, out, progress)
     proof = Proof(plan.document, out / PLAN_FILE, None, out, progress, request.proof)
-    with runs.begin(home_dir(), "files") as run:
+    with runs.begin(home_dir(), runs.FILES) as run:
         return host_proof.prove_files(proof, run, functools.partial(host_proof.check, proof, files.root))

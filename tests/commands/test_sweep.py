@@ -51,6 +51,16 @@ def test_leftovers_of_the_region_and_dead_runs_go(home: Path) -> None:
     assert elsewhere.exists()  # of another place: its resources are still there
 
 
+@pytest.mark.parametrize("kind", ["host", "files", "record"])
+def test_records_of_runs_without_a_place_go(kind: str, home: Path) -> None:
+    """Of a `validate --host` or `--root` that was killed: nothing of it is in a cloud."""
+    run = dead_run(home, kind)
+    execute("--dry-run")
+    assert run.exists()
+    assert f"run {run.name}: removed (its process has ended)" in execute().text
+    assert not run.exists()
+
+
 def test_what_was_not_removed_is_exit_4_and_keeps_the_record(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dead_run(home, "local")
     monkeypatch.setattr(provider(), "running", lambda: "the place")
