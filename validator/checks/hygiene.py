@@ -15,18 +15,26 @@ _INSTANCE_ID = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"
 # An access key id of IAM: long-term (AKIA) or of a session (ASIA).
 # Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html
 ACCESS_KEY = "(^|[^A-Z0-9])A[KS]IA[A-Z0-9]{16}([^A-Z0-9]|$)"
-# Tokens with a vendor's prefix: GitHub, GitLab, Hugging Face, NVIDIA (NGC).
+# A secret access key, 40 characters, where the SDKs, the CLI's output and a shell's environment name it.
+# Source: https://docs.aws.amazon.com/cli/latest/userguide/cli-configure-envvars.html
+SECRET_KEY = (
+    "(aws_secret_access_key|AWS_SECRET_ACCESS_KEY|SecretAccessKey)[^A-Za-z0-9/+]{1,6}"
+    "[A-Za-z0-9/+]{40}([^A-Za-z0-9/+]|$)"
+)
+# Tokens with a vendor's prefix: GitHub, GitLab, Hugging Face, NVIDIA (NGC), npm, PyPI, Docker.
 # Sources: https://docs.github.com/en/authentication/keeping-your-account-and-data-secure/about-authentication-to-github,
 # https://docs.gitlab.com/security/tokens/#token-prefixes, https://huggingface.co/docs/hub/security-tokens,
-# https://docs.nvidia.com/ngc/latest/ngc-user-guide.html
+# https://docs.nvidia.com/ngc/latest/ngc-user-guide.html, https://docs.npmjs.com/about-access-tokens,
+# https://pypi.org/help/#apitoken, https://docs.docker.com/security/access-tokens/
 TOKEN = (
     "(^|[^A-Za-z0-9])(gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{50,}|glpat-[A-Za-z0-9_-]{20}"
-    "|hf_[A-Za-z]{34}|nvapi-[A-Za-z0-9_-]{40,})"
+    "|hf_[A-Za-z]{34}|nvapi-[A-Za-z0-9_-]{40,}"
+    "|npm_[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{20,}|dckr_pat_[A-Za-z0-9_-]{20,})"
 )
 # A URL with a password, as pip, apt, npm and git accept it. Placeholders of examples are excluded.
 _SECRET_IN_URL = "https?://[A-Za-z0-9._~%+-]+:[A-Za-z0-9._~%+-]{6,}@"
 _EXAMPLES = re.compile(r":(pass\w*|secret|example\w*|your\w*|changeme|x+)@$", re.IGNORECASE)
-_KEY_DIRECTORIES = "/etc /root /home /opt/aws /var/lib/cloud /usr/local/bin"
+_KEY_DIRECTORIES = "/etc /root /home /opt/aws /var/lib/cloud /usr/local/bin /srv /mnt /tmp /var/tmp"
 # Credential files in home directories: AWS, curl, git, containers, PostgreSQL, s3cmd, Hugging Face, kubectl.
 _CREDENTIAL_FILES = (
     ".aws/credentials", ".netrc", ".git-credentials", ".docker/config.json", ".pgpass", ".s3cfg", ".boto",
@@ -165,9 +173,16 @@ def test_no_foreign_instance_id(host: Any, machine: MachineUnderTest, observe: O
 
 @pytest.mark.tier("T0")
 def test_no_password_lets_in(host: Any, observe: Observe) -> None:
-    """No account has a password, not even an empty one. Logins to EC2 instances use keys."""
+    """No account has a password, not even an empty one, and no group or former state of the files has one.
+
+    Logins to EC2 instances use keys. A hash in /etc/shadow- can be tried offline, and may be of other machines, too.
+    """
     rows = [line.split(":") for line in _lines(output(host, "cut -d: -f1,2 /etc/shadow | sed 's/:\\$.*/:hash/'"))]
     observe.nothing([name for name, secret in rows if not re.match(r"[!*]", secret)], "accounts with a usable password")
+    hashes = host.run(
+        "grep -HsoE '^[^:]*:([$][0-9a-z]|[./A-Za-z0-9]{13}:)' /etc/shadow- /etc/gshadow /etc/gshadow- | cut -d: -f1,2"
+    )
+    observe.nothing(_lines(hashes.stdout), "passwords of groups, and in former states of the account files")
 
 
 @pytest.mark.tier("T0")
@@ -202,7 +217,11 @@ def test_no_credentials_left(host: Any, observe: Observe) -> None:
         f"for h in {_HOMES}; do for f in {' '.join(_CREDENTIAL_FILES)};"
         ' do [ -s "$h/$f" ] && [ "$h" != / ] && echo "$h/$f"; done; done'
     )
-    by_content = host.run(f"grep -rIlE -e '{ACCESS_KEY}' -e '{TOKEN}' {_KEY_DIRECTORIES} 2>/dev/null")
+    by_content = host.run(
+        f"grep -rIlE -e '{ACCESS_KEY}' -e '{SECRET_KEY}' -e '{TOKEN}' {_KEY_DIRECTORIES} 2>/dev/null;"
+        # debconf keeps answers to questions for passwords here until the package has used them.
+        " grep -lsE '^Value: .' /var/cache/debconf/passwords.dat"
+    )
     addresses = host.run(
         f"{{ grep -rIoE '{_SECRET_IN_URL}' /etc; for h in {_HOMES}; do [ \"$h\" = / ] || grep -sIoE"
         f" '{_SECRET_IN_URL}' $h/.[a-z]* $h/.config/*/* /dev/null; done; }} 2>/dev/null"

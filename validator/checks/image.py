@@ -14,7 +14,11 @@ from validator.probes import packages
 
 pytestmark = [pytest.mark.offline, pytest.mark.tier("T0")]
 
-_UNITS = {"cloudwatch_agent": "amazon-cloudwatch-agent.service", "event_parser": "aws-hw-monitor.service"}
+_UNITS = {
+    "cloudwatch_agent": "amazon-cloudwatch-agent.service",
+    "event_parser": "aws-hw-monitor.service",
+    "drain_hook": "gpu-ami-drain-hook.service",
+}
 # With a merged /usr, dpkg lists some files by their former path.
 _OWNER = (
     'owner() { if command -v dpkg >/dev/null; then dpkg -S "$1" || dpkg -S "${1#/usr}";'
@@ -30,13 +34,13 @@ def _lines(text: str) -> list[str]:
 
 @pytest.mark.needs("observed")
 def test_services_start_at_boot(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """Agent and parser are enabled in the image before any boot.
+    """Agent, parser and drain hook are enabled in the image before any boot.
 
     Of an image as found, what configures the agent at boot also starts it (amazon-cloudwatch-agent-ctl).
     """
     units = [unit for role, unit in _UNITS.items() if role in plan["roles"]]
     if not units:
-        unproven(f"the image has neither {' nor '.join(_UNITS.values())}")
+        unproven(f"the image has none of {', '.join(_UNITS.values())}")
     states = {unit: host.run("systemctl is-enabled %s", unit).stdout.strip() or "not installed" for unit in units}
     agent, found = _UNITS["cloudwatch_agent"], plan.get("observed")
     if found and not found["agent_from"] and states.get(agent) == "disabled":

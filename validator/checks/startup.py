@@ -28,6 +28,7 @@ _CLIENTS = (
     " /etc/wgetrc /etc/curlrc /etc/npmrc /usr/etc/npmrc /etc/gitconfig /etc/docker /etc/containers /etc/condarc"
     " /etc/conda /etc/amazon/ssm /opt/aws/amazon-cloudwatch-agent/etc/common-config.toml /root/.curlrc /root/.wgetrc"
     " /root/.gitconfig /root/.pip /root/.config/pip /root/.config/containers /root/.docker /root/.npmrc /root/.condarc"
+    " /opt/aws/amazon-cloudwatch-agent/etc/env-config.json"
 )
 _PROXY = re.compile(
     r"(?:\b(?:https?|ftp|all|socks|rsync)[_-]?proxy\w*[\"']?|(?:^|[\"'{,;\s])proxy(?:_(?:host|url|server))?[\"']?"

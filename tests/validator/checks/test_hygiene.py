@@ -100,7 +100,13 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "ids of other instances: /etc/hosts:i-0bbbbbbbbbbbbbbbb",
     ),
-    (hygiene.test_no_password_lets_in, {"cut*": "root:*\nadmin:!\nx:!*\n"}, "PASS", ""),
+    (hygiene.test_no_password_lets_in, {"cut*": "root:*\nadmin:!\nx:!*\n", "grep*": ""}, "PASS", ""),
+    (
+        hygiene.test_no_password_lets_in,
+        {"cut*": "root:*\n", "grep*": "/etc/shadow-:root\n/etc/gshadow:sudo\n"},
+        "FAIL",
+        "former states of the account files: /etc/shadow-:root, /etc/gshadow:sudo",
+    ),
     (hygiene.test_no_password_lets_in, {"cut*": "root:hash\nadmin:\nx:*\n"}, "FAIL", "password: root, admin"),
     (hygiene.test_only_root_has_user_id_0, {"awk*": "root\n"}, "PASS", ""),
     (hygiene.test_only_root_has_user_id_0, {"awk*": "root\ntoor\n"}, "FAIL", "toor"),
@@ -214,3 +220,24 @@ def test_sudo_rules_are_joined_over_lines(tmp_path: Path) -> None:
     rules = [" ".join(line.split()) for line in shown.splitlines()]
     assert rules == ["#1000 ALL=NOPASSWD: ALL", "builder ALL = NOPASSWD: ALL", "Defaults x"]
     assert [hygiene.roots(rule) for rule in rules] == [["#1000"], ["builder"], []]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYabcdefghij", True),
+        ('aws_secret_access_key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYabcdefghij"', True),
+        ('{"SecretAccessKey": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYabcdefghij"}', True),
+        ("# AWS_SECRET_ACCESS_KEY=<your key>", False),
+        ("aws_secret_access_key = f8be2c2e9ff0f0c3d6f7a1b2c3d4e5f60718293a0", False),  # a digest of another length
+        ("//registry.npmjs.org/:_authToken=npm_" + "a1B2" * 9, True),
+        ("password = pypi-AgE" + "a1B2" * 9, True),
+        ('{"auth": "dckr_pat_' + "a1B2" * 6 + '"}', True),
+        ("npm_config_registry=https://registry.npmjs.org/", False),
+    ],
+)
+def test_shapes_of_keys_and_tokens(line: str, found: bool) -> None:
+    """As grep -E of an image reads them."""
+    command = ["grep", "-cE", "-e", hygiene.ACCESS_KEY, "-e", hygiene.SECRET_KEY, "-e", hygiene.TOKEN]
+    done = subprocess.run(command, input=line, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is found and not done.stderr

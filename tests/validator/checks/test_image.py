@@ -107,7 +107,7 @@ def test_no_secret_of_a_key_is_shown(judge: Judge) -> None:
 @pytest.mark.parametrize(
     ("roles", "configured", "state", "verdict", "message"),
     [
-        ([], [], "disabled\n", "UNPROVEN", "the image has neither amazon-cloudwatch-agent.service nor aws-hw-monitor"),
+        ([], [], "disabled\n", "UNPROVEN", "the image has none of amazon-cloudwatch-agent.service, aws-hw-monitor"),
         (["cloudwatch_agent"], [], "disabled\n", "UNPROVEN", "disabled and not configured: the files do not say"),
         (["cloudwatch_agent"], ["/etc/x.json"], "disabled\n", "FAIL", "'amazon-cloudwatch-agent.service': 'disabled'"),
         (["cloudwatch_agent"], [], "", "FAIL", "'not installed'"),
