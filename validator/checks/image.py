@@ -11,6 +11,7 @@ from validator.checks import event_parser
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import packages
+from validator.transport import cage
 
 pytestmark = [pytest.mark.offline, pytest.mark.tier("T0")]
 
@@ -111,6 +112,16 @@ def test_no_log(host: Any, observe: Observe) -> None:
     # Login databases have a fixed size and are empty when all bytes are zero.
     with_content = [path for path in _lines(logs) if not re.search(r"/(lastlog|faillog|tallylog)$", path)]
     observe.nothing(with_content, "log files with content in the image")
+
+
+def test_nothing_is_below_dev_and_proc(host: Any, observe: Observe) -> None:
+    """/dev and /proc have no file with content. A machine mounts over them, so that nobody sees what a build left.
+
+    A program that writes to /dev/null where no device was mounted makes such a file.
+    """
+    observe.nothing(
+        _lines(output(host, f"cat {cage.HIDDEN_FILES}")), "files below /dev and /proc: mount the root and remove"
+    )
 
 
 def test_setuid_programs_are_packaged(host: Any, observe: Observe) -> None:

@@ -85,6 +85,8 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # put characters into a terminal's input
 _EPERM, _ENOSYS = 1, 38
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _HIDDEN = ("kcore", "keys", "key-users", "kmsg", "sysrq-trigger", "timer_list", "sched_debug")  # the kernel's, in /proc
+HIDDEN_FILES = "/dev/gpu-ami-hidden-files"  # what an image has below /dev and /proc, a path a line
+_MOST_HIDDEN, _HIDDEN_BYTES = 200, 16 << 10
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
@@ -161,8 +163,27 @@ def _own_folder(root: str, name: str) -> str:
     return path
 
 
+def _below_mounts(root: str) -> list[bytes]:
+    """Files with content that the image has in /dev and /proc: the mounts hide them, here and on a machine.
+
+    None where something is mounted there already: that is the host's.
+    """
+    device, found = os.lstat(root).st_dev, []
+    for name in ("proc", "dev"):
+        for folder, folders, files in os.walk(os.fsencode(_own_folder(root, name))):
+            if os.lstat(folder).st_dev != device:
+                folders.clear()
+                continue
+            for file in files:
+                status = os.lstat(os.path.join(folder, file))  # noqa: PTH118
+                if stat.S_ISREG(status.st_mode) and status.st_size:
+                    found.append(os.path.join(folder, file).removeprefix(os.fsencode(root)))  # noqa: PTH118
+    return sorted(found)[:_MOST_HIDDEN]
+
+
 def _mount_kernel_files(root: str) -> None:
     """/proc of the cage's own processes, read-only; /dev with plain devices; /dev/shm is the only writable folder."""
+    hidden = b"".join(path.replace(b"\n", b"?") + b"\n" for path in _below_mounts(root))
     _mount("proc", _own_folder(root, "proc"), "proc", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
     for name in _HIDDEN:
         if os.path.exists(f"{root}/proc/{name}"):  # noqa: PTH110
@@ -176,6 +197,8 @@ def _mount_kernel_files(root: str) -> None:
         os.symlink(f"/proc/self/fd{target}", f"{dev}/{name}")  # noqa: PTH211
     os.mkdir(f"{dev}/shm")  # noqa: PTH102
     _mount("tmpfs", f"{dev}/shm", "tmpfs", _NOSUID | _NODEV, "mode=1777,size=256m")
+    with open(root + HIDDEN_FILES, "xb") as file:  # noqa: PTH123
+        file.write(hidden[:_HIDDEN_BYTES])
     _mount("", dev, "", _REMOUNT | _BIND | _RDONLY | _NOSUID)
 
 

@@ -16,6 +16,8 @@ SET_ID = {"find*": "/usr/bin/su\n/usr/bin/sudo\n", "*owner $(readlink -f $(comma
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (image.test_services_start_at_boot, {"systemctl is-enabled*": "enabled\n"}, "PASS", ""),
+    (image.test_nothing_is_below_dev_and_proc, {"cat /dev/*": ""}, "PASS", ""),
+    (image.test_nothing_is_below_dev_and_proc, {"cat /dev/*": "/dev/null\n"}, "FAIL", "below /dev and /proc"),
     (
         image.test_services_start_at_boot,
         {"*amazon*": "enabled\n", "*aws-hw*": (1, "disabled\n")},

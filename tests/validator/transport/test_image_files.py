@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from tests import forked_pytest
-from validator.transport import image_files
+from validator.transport import cage, image_files
 from validator.transport.image_files import Image, ImageUnusable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -175,6 +175,31 @@ def tree(tmp_path: Path) -> Path:
     subprocess.run(["mount", "--bind", "/usr", root / "usr"], check=True)
     yield root  # type: ignore[misc]
     subprocess.run(["umount", root / "usr"], check=True)
+
+
+@entering
+def test_files_below_mounts_are_listed(tree: Path, tmp_path: Path) -> None:
+    """The cage mounts over /dev and /proc, as a machine does: what a build left there was in no list of files."""
+    (tmp_path / "empty").mkdir()
+
+    def listed() -> list[str]:
+        words = cage.command("files", tmp_path / "empty", ["/bin/cat", cage.HIDDEN_FILES], str(tree))
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    (tree / "dev/console").touch()  # without content, as a mount point of a file
+    (tree / "dev/log").symlink_to("/etc/passwd")
+    assert listed() == []
+    (tree / "dev/shm/build").mkdir(parents=True)
+    (tree / "dev/shm/build/token").write_text("x")
+    (tree / "proc/no\nte").write_text("x")
+    assert listed() == ["/dev/shm/build/token", "/proc/no?te"]
+    subprocess.run(["mount", "-t", "proc", "proc", tree / "proc"], check=True)
+    try:
+        assert listed() == ["/dev/shm/build/token"]  # those of another file system are the host's
+    finally:
+        subprocess.run(["umount", tree / "proc"], check=True)
 
 
 CHECKS = """
