@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from validator import secret_shapes
 from validator.observe import Observe, output, unproven
 from validator.plan import OBSERVED
 from validator.plan_document import PlanDocument
@@ -101,7 +102,7 @@ _INDEXES = (
 
 
 def _without_secret(text: str) -> str:
-    return re.sub(r"://[^/@\s]+@", "://…@", text)[:160]
+    return secret_shapes.hidden(re.sub(r"://[^/@\s]+@", "://…@", text))[:160]
 
 
 @pytest.mark.tier("T0")

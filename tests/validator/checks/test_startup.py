@@ -215,8 +215,14 @@ def test_rpm_has_no_diversions(judge: Judge) -> None:
     assert judge(startup.test_no_file_is_diverted, {}, plan=plan).verdict == "PASS"
 
 
-def test_password_of_a_proxy_is_not_shown(judge: Judge) -> None:
-    line = "/etc/environment:https_proxy=http://" + "u:hush" + "@p.example:80\n"
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/etc/environment:https_proxy=http://" + "u:hush" + "@p.example:80\n",
+        '/etc/x.json:{"AWS_SECRET_ACCESS_KEY":"hush' + "a" * 36 + '","HTTPS_PROXY":"http://p.example:80"}\n',
+    ],
+)
+def test_secrets_beside_a_proxy_are_not_shown(judge: Judge, line: str) -> None:
     judgement = judge(startup.test_no_proxy_is_set, {"grep*": line})
     assert judgement.verdict == "FAIL" and "hush" not in judgement.message
 
