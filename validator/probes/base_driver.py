@@ -6,6 +6,7 @@ A base AMI may take one of several drivers at the first boot: which one is plann
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -53,6 +54,28 @@ def registered_files(host: Any, plan: PlanDocument) -> frozenset[str]:
         *[folder] * 3,
     )
     return frozenset(listed.stdout.split("\n")) - {""}
+
+
+# Signatures were verified when the packages were downloaded; the key need not be in the image.
+_MODPROBE = """
+set -- %s/.rpms/nvidia-modprobe-*.rpm
+rpm --query --package --dump --nosignature "$1" | while read -r path _ _ digest mode _; do
+    file=%s$path
+    [ "$mode $digest" != "010$(stat -c %%a "$file") $(sha256sum <"$file" | cut -c1-64)" ] || echo "$file"
+done"""
+_MODPROBE_OF_TREE = re.compile(r"(/opt/nvidia/[^/]+)/usr/bin/nvidia-modprobe")
+
+
+def kept_modprobes(host: Any, paths: Sequence[str]) -> list[str]:
+    """Those of the paths that are the setuid nvidia-modprobe of a kept driver, as in the package that lies beside it.
+
+    EKS's AMI unpacks the packages of each driver below /opt/nvidia, with their modes, and registers those of one with
+    rpm at the first boot; until then rpm knows nothing of them (amazon-eks-ami 0627b680, nvidia-userspace.sh:
+    nvidia-driver-cuda requires nvidia-modprobe).
+    """
+    trees = sorted({match[1] for path in paths if (match := _MODPROBE_OF_TREE.fullmatch(path))})
+    same = [line for tree in trees for line in host.run(_MODPROBE, tree, tree).stdout.splitlines()]
+    return [path for path in paths if path in same]
 
 
 def keeps_drivers(host: Any, plan: PlanDocument) -> bool:

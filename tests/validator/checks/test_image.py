@@ -12,6 +12,7 @@ from validator.plan import as_plan
 
 ENTRY = "\tlinux\t/boot/vmlinuz-6.1 root=UUID=1 ro console=ttyS0{}\n"
 
+MODPROBE = "/opt/nvidia/pb/usr/bin/nvidia-modprobe"
 SET_ID = {"find*": "/usr/bin/su\n/usr/bin/sudo\n", "*owner $(readlink -f $(command -v su))": ""}
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
@@ -80,6 +81,19 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         SET_ID | {"*for f in /usr/bin/su *": "of no package: /usr/bin/sh2\n"},
         "FAIL",
         "setuid and setgid programs of no package: /usr/bin/sh2",
+    ),
+    (  # a kept driver of EKS's AMI, whose package lies beside it
+        image.test_setuid_programs_are_packaged,
+        SET_ID
+        | {"*for f in /usr/bin/su *": f"of no package: {MODPROBE}\n", "*nvidia-modprobe-*.rpm*": f"{MODPROBE}\n"},
+        "PASS",
+        "",
+    ),
+    (
+        image.test_setuid_programs_are_packaged,
+        SET_ID | {"*for f in /usr/bin/su *": f"of no package: {MODPROBE}\n", "*nvidia-modprobe-*.rpm*": ""},
+        "FAIL",
+        f"of no package: {MODPROBE}",
     ),
     # A package manager that did not bring the system itself: what lies elsewhere than programs do is strange.
     (image.test_setuid_programs_are_packaged, {"*command -v su))": (1, "")} | SET_ID, "PASS", ""),

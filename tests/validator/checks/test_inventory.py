@@ -25,6 +25,7 @@ GOOD_FILES = (
     "f\t644\t/usr/lib/modules/6.1/updates/dkms/nvidia.ko\t\nf\t644\t/etc/apt/preferences.d/cuda\t\n"
     "f\t644\t/etc/apt/sources.list.d/developer.download.nvidia.com-compute-cuda-repos-debian12-x86-64.list\t\n"
 )
+MODPROBE = "/opt/nvidia/pb/usr/bin/nvidia-modprobe"
 PASSWD = "root:x:0:0:root:/root:/bin/bash\nadmin:x:1000:1000::/home/admin:/bin/bash\nsync:x:4:65534:s:/bin:/bin/sync\n"
 GROUP = "root:x:0:\nsudo:x:27:admin\nadmin:x:1000:\nnogroup:x:65534:\n"
 SSHD = "authorizedkeyscommand none\ntrustedusercakeys none\nauthorizedkeysfile .ssh/authorized_keys\n"
@@ -241,6 +242,26 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         },
         "FAIL",
         "known: /usr/bin/at",
+    ),
+    (  # a kept driver of EKS's AMI, whose package lies beside it
+        inventory.test_setuid_programs_are_known,
+        {
+            "find*": f"s/usr/bin/su\ns{MODPROBE}\n",
+            "*nvidia-modprobe-*.rpm*": f"{MODPROBE}\n",
+            "owner=*in /usr/bin/su;*": "login: /bin/su\n",
+        },
+        "PASS",
+        "",
+    ),
+    (
+        inventory.test_setuid_programs_are_known,
+        {
+            "find*": f"s/usr/bin/su\ns{MODPROBE}\n",
+            "*nvidia-modprobe-*.rpm*": "",
+            "owner=*in /usr/bin/su;*": "login: /bin/su\n",
+        },
+        "FAIL",
+        f"known: {MODPROBE}",
     ),
     (  # an emulated system whose database owns no program
         inventory.test_setuid_programs_are_known,

@@ -6,7 +6,10 @@ Since when the fabric manager runs, and what its log says since then.
 
 from __future__ import annotations
 
+import hashlib
 import re
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,3 +158,37 @@ def test_log_of_its_last_start_says_whether_the_switches_are_routed(line: str) -
 def test_nothing_is_not_routed(printed: str) -> None:
     manager = hardware.read(printed)
     assert (manager.seconds, manager.log, manager.is_routed) == (0.0, (), False)
+
+
+MODPROBES = ["/opt/nvidia/lts/usr/bin/nvidia-modprobe", "/opt/nvidia/pb/usr/bin/nvidia-modprobe"]
+# `rpm --query --package --dump`: path, size, time, digest, mode, owner, group, and four flags.
+DUMP = "/usr/bin/nvidia-modprobe 4 1795219200 {} 0104755 root root 0 0 0 X"
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "same"), [(0o4755, "elf\n", True), (0o6755, "elf\n", False), (0o4755, "sh\n", False)]
+)
+def test_modprobe_of_a_kept_driver_is_known_by_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, content: str, same: bool
+) -> None:
+    """EKS's AMI of 2026-09-23 failed: rpm does not know the programs in its driver trees before the first boot."""
+    for tree in ("lts", "pb"):
+        folder = tmp_path / "nvidia" / tree
+        (folder / "usr" / "bin").mkdir(parents=True)
+        (folder / ".rpms").mkdir()
+        (folder / ".rpms" / "nvidia-modprobe-580.178.04-1.amzn2023.x86_64.rpm").touch()
+        program = folder / "usr" / "bin" / "nvidia-modprobe"
+        program.write_text("elf\n" if tree == "pb" else content)
+        program.chmod(0o4755 if tree == "pb" else mode)
+    (tmp_path / "rpm").write_text(f"#!/bin/sh\necho {DUMP.format(hashlib.sha256(b'elf' + bytes([10])).hexdigest())}\n")
+    (tmp_path / "rpm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    def there(command: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["sh", "-c", command.replace("/opt/", f"{tmp_path}/")], capture_output=True, text=True, check=True
+        )
+        return 0, done.stdout.replace(f"{tmp_path}/", "/opt/")
+
+    paths = [*MODPROBES, "/opt/nvidia/lts/usr/bin/su", "/opt/other/usr/bin/nvidia-modprobe"]
+    assert base_driver.kept_modprobes(table_host(there), paths) == MODPROBES[0 if same else 1 :]
