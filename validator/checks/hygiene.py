@@ -34,7 +34,15 @@ TOKEN = (
 # A URL with a password, as pip, apt, npm and git accept it. Placeholders of examples are excluded.
 _SECRET_IN_URL = "https?://[A-Za-z0-9._~%+-]+:[A-Za-z0-9._~%+-]{6,}@"
 _EXAMPLES = re.compile(r":(pass\w*|secret|example\w*|your\w*|changeme|x+)@$", re.IGNORECASE)
-_KEY_DIRECTORIES = "/etc /root /home /opt/aws /var/lib/cloud /usr/local/bin /srv /mnt /tmp /var/tmp"
+# Folders of the image that are searched for keys. A running machine may have data of others mounted there, which is
+# not the image's and can be without end: of a network, and anything on /mnt and /srv.
+KEY_DIRECTORIES = (
+    "$(for d in /etc /root /home /opt/aws /var/lib/cloud /usr/local/bin /tmp /var/tmp"
+    " $(for m in /mnt /srv; do mountpoint -q $m || echo $m; done);"
+    " do case $(stat -f -c %T $d 2>/dev/null) in"
+    " '' | nfs* | lustre | fuse* | cifs | smb* | ceph | gpfs | afs) ;; *) echo $d ;; esac; done)"
+)
+_KEY_FILES = "-xdev -type f -size -16384k"  # longer ones are archives and data
 # Credential files in home directories: AWS, curl, git, containers, PostgreSQL, s3cmd, Hugging Face, kubectl.
 _CREDENTIAL_FILES = (
     ".aws/credentials", ".netrc", ".git-credentials", ".docker/config.json", ".pgpass", ".s3cfg", ".boto",
@@ -218,7 +226,8 @@ def test_no_credentials_left(host: Any, observe: Observe) -> None:
         ' do [ -s "$h/$f" ] && [ "$h" != / ] && echo "$h/$f"; done; done'
     )
     by_content = host.run(
-        f"grep -rIlE -e '{ACCESS_KEY}' -e '{SECRET_KEY}' -e '{TOKEN}' {_KEY_DIRECTORIES} 2>/dev/null;"
+        f"find {KEY_DIRECTORIES} {_KEY_FILES}"
+        f" -exec grep -IlE -e '{ACCESS_KEY}' -e '{SECRET_KEY}' -e '{TOKEN}' {{}} + 2>/dev/null;"
         # debconf keeps answers to questions for passwords here until the package has used them.
         " grep -lsE '^Value: .' /var/cache/debconf/passwords.dat"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -133,19 +134,19 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (hygiene.test_no_credentials_left, {"for h*": "/root/.netrc\n", "*grep*": (1, "")}, "FAIL", "/root/.netrc"),
     (
         hygiene.test_no_credentials_left,
-        {"for h*": "", "grep*": "/etc/environment\n", "{ grep*": ""},
+        {"for h*": "", "find*": "/etc/environment\n", "{ grep*": ""},
         "FAIL",
         "/etc/env",
     ),
     (
         hygiene.test_no_credentials_left,
-        {"for h*": "", "grep*": (1, ""), "{ grep*": "/etc/pip.conf:https://bot:s3cretword@\n"},
+        {"for h*": "", "find*": (1, ""), "{ grep*": "/etc/pip.conf:https://bot:s3cretword@\n"},
         "FAIL",
         "credentials: /etc/pip.conf",
     ),
     (
         hygiene.test_no_credentials_left,
-        {"for h*": "", "grep*": (1, ""), "{ grep*": "/etc/wgetrc:http://user:password@\n"},
+        {"for h*": "", "find*": (1, ""), "{ grep*": "/etc/wgetrc:http://user:password@\n"},
         "PASS",
         "",
     ),
@@ -208,6 +209,32 @@ def test_credentials_are_detected_by_content(secret: str, tmp_path: Path) -> Non
     patterns = ["-e", hygiene.ACCESS_KEY, "-e", hygiene.TOKEN]
     done = subprocess.run(["grep", "-rIlE", *patterns, tmp_path], capture_output=True, text=True, check=False)
     assert done.stdout.split() == [str(tmp_path / "b")]
+
+
+def test_secret_key_is_detected_without_its_id() -> None:
+    assert re.search(hygiene.SECRET_KEY, f"AWS_SECRET_ACCESS_KEY={'aB3/' * 10}")
+    assert not re.search(hygiene.SECRET_KEY, f"AWS_SECRET_ACCESS_KEY={'aB3/' * 11}")
+
+
+@pytest.mark.parametrize(
+    ("fake", "left_out"),
+    [
+        ("[ $4 = /home ] && echo nfs || echo ext2/ext3", ["/home"]),
+        ("[ $4 = /root ] && echo lustre || echo overlayfs", ["/root"]),
+        ("echo xfs", []),
+    ],
+)
+def test_data_that_is_mounted_on_a_machine_is_not_searched(fake: str, left_out: list[str], tmp_path: Path) -> None:
+    """Terabytes on a file system of a network, or on /mnt, are not the image's."""
+    for name, text in (("stat", fake), ("mountpoint", "[ $2 = /mnt ]")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["sh", "-c", f"echo {hygiene.KEY_DIRECTORIES}"], env=environment, capture_output=True, text=True, check=True
+    )
+    folders = ["/etc", "/root", "/home", "/opt/aws", "/var/lib/cloud", "/usr/local/bin", "/tmp", "/var/tmp", "/srv"]
+    assert done.stdout.split() == [name for name in folders if name not in left_out]
 
 
 def test_sudo_rules_are_joined_over_lines(tmp_path: Path) -> None:
