@@ -522,9 +522,16 @@ class _RuleProblems:
 
     @functools.cached_property
     def _enabled_by_packages(self) -> frozenset[str]:
-        """What dpkg's helper recorded when a package's scripts enabled a unit; paths below /var/lib/systemd."""
+        """What dpkg's helper recorded when a package's scripts enabled a unit; paths below /var/lib/systemd.
+
+        A record that the base AMI does not have counts if the build installed a package with the unit.
+        """
         helper = re.compile(r"/var/lib/systemd/deb-systemd-(?:(user)-)?helper-enabled/(.+)")
-        found = (helper.fullmatch(path) for path in self._image.entries)
+        found = (
+            helper.fullmatch(path)
+            for path, entry in self._image.entries.items()
+            if "-helper-enabled/" in path and (path in self._base.entries or not self._helper_problem(entry))
+        )
         return frozenset(f"/var/lib/systemd/{mark[1] or 'system'}/{mark[2]}" for mark in found if mark)
 
     def _dkms_problem(self, entry: Entry) -> str:
