@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -153,6 +153,7 @@ class Script(TypedDict):
     how: str
     again: bool
     writes: list[str]
+    reads: NotRequired[list[str]]
     off: NotRequired[str]
     ships: NotRequired[list[str]]
 
@@ -201,6 +202,7 @@ class Settings(TypedDict):
     firmware: NotRequired[list[str]]
     environments: NotRequired[list[dict[str, str]]]
     uvm_for: NotRequired[list[str]]
+    runtime_packages: NotRequired[dict[str, str]]
 
 
 class ObservationDocument(TypedDict):
@@ -212,6 +214,7 @@ class ObservationDocument(TypedDict):
     kernels: list[str]
     running_kernel: str
     package_database: str
+    packages: int  # how many it has
     errors: list[str]
     readings: dict[str, list[Reading]]
     agent: Agent
@@ -385,7 +388,17 @@ def _numbers(release: str) -> str:
 
 def wrong_types(document: Mapping[str, object]) -> list[str]:
     """Where a document is not what the reading program prints: a host or a person may have sent any other."""
-    return list(typed_mistakes(ObservationDocument, document, ""))
+    return list(typed_mistakes(ObservationDocument, document, "")) or list(_halves(document["readings"]))
+
+
+def _halves(readings: Any) -> Iterator[str]:
+    """Readings of the package database that name a package without its version, or a version of no package."""
+    for name, rows in readings.items():
+        for index, row in enumerate(rows):
+            if missing := [
+                key for key in ("package", "full") if key not in row and {"package", "full", "held"} & {*row}
+            ]:
+                yield f"readings.{name}[{index}]: missing: {', '.join(missing)}"
 
 
 def load(path: Path) -> Observation:
@@ -394,7 +407,8 @@ def load(path: Path) -> Observation:
     if wrong := wrong_types(document):
         hint = "`gpu-ami observe` writes a new one"
         raise UsageError(f"{path}: not an observation as gpu-ami writes it", details=wrong[:MISTAKES_SHOWN], hint=hint)
-    return Observation(document, components())
+    # The reading program alone, as EC2 Image Builder runs it, knows no name of what it read.
+    return Observation({"read_of": str(path), **document}, components())
 
 
 SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)

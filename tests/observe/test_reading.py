@@ -7,9 +7,11 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 
@@ -180,6 +182,61 @@ def test_observations_are_compared_as_plans_are(tmp_path: Path, capsys: pytest.C
     printed = capsys.readouterr().out
     assert "nvidia_driver.version: 580.178.04 → 580.159.03" in printed
     assert "os.id: ubuntu → debian" in printed
+
+
+def test_what_the_reading_program_prints_alone_is_an_observation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As EC2 Image Builder keeps it: it does not know what it is called."""
+    root = foreign.snapshot_script(tmp_path / "root")
+    write_json(tmp_path / "a.json", program.observe(str(root), False, observation.request()))
+    assert cli.main(["diff", str(tmp_path / "a.json"), str(tmp_path / "a.json")]) == 0
+    assert cli.main(["observe", "--read", str(tmp_path / "a.json"), "-o", str(tmp_path / "out"), "-q"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("change", "mistake"),
+    [
+        (lambda document: document["readings"]["nvidia_driver"][0].pop("package"), "[0]: missing: package"),
+        (lambda document: document["readings"]["nvidia_driver"][0].pop("full"), "[0]: missing: full"),
+        (lambda document: document["captures"]["scripts"][0].update(reads=True), "scripts[0].reads: expected"),
+        (lambda document: document["captures"]["scripts"][0].update(reads=[["a"]]), "scripts[0].reads[0]: expected"),
+        (lambda document: document["settings"].update(runtime_packages=[]), "runtime_packages: expected"),
+        (lambda document: document.pop("packages"), "packages: missing"),
+    ],
+)
+def test_what_the_reading_program_never_prints_is_named(
+    change: Callable[[Any], object], mistake: str, tmp_path: Path
+) -> None:
+    document = program.observe(str(foreign.snapshot_script(tmp_path / "root")), False, observation.request())
+    change(document)
+    write_json(tmp_path / "a.json", document)
+    with pytest.raises(UsageError, match="not an observation as gpu-ami writes it") as caught:
+        observe.load(tmp_path / "a.json")
+    assert any(mistake in detail for detail in caught.value.details)
+
+
+@pytest.mark.parametrize("build", [foreign.snapshot_script, foreign.fetched_by_unit, foreign.mixed_parts])
+def test_every_key_that_the_reading_program_prints_has_a_type(build: Callable[[Path], Path], tmp_path: Path) -> None:
+    """A key without one is not looked at when a file is read, and code that reads it stumbles."""
+    document = program.observe(str(build(tmp_path / "root")), False, observation.request())
+    assert list(untyped(observation.ObservationDocument, document, "")) == ["schema"]
+
+
+def untyped(kind: Any, value: Any, path: str) -> Iterator[str]:
+    """Keys of a document that its types do not name."""
+    kind = get_args(kind)[0] if get_origin(kind) is NotRequired else kind
+    if is_typeddict(kind):
+        known = get_type_hints(kind)
+        for key, below in value.items():
+            if key in known:
+                yield from untyped(known[key], below, f"{path}{key}.")
+            else:
+                yield f"{path}{key}"
+    elif get_origin(kind) in (list, dict):
+        for below in value.values() if isinstance(value, dict) else value:
+            yield from untyped(get_args(kind)[-1], below, path)
 
 
 def test_libraries_outside_usr_are_read(tmp_path: Path) -> None:
