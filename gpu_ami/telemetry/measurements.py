@@ -77,12 +77,15 @@ def unit_of(measurement: str) -> str:
 
 
 def measured(plan: PlanDocument) -> Measured:
-    """UsageError: the plan measures neither GPUs nor Neuron devices."""
+    """UsageError: the plan measures neither GPUs nor Neuron devices, or has no event parser."""
     telemetry = plan.get("telemetry")
     neuron = None if telemetry and telemetry["measurements"] else section(plan, "neuron_monitor", NeuronMonitor) or None
     if not telemetry or not (telemetry["measurements"] or neuron):
         hint = "give the recipe a telemetry.profile that measures them (docs/recipes.md)"
         raise UsageError(f"plan {plan['image']}: it measures no GPU and no Neuron device", hint=hint)
+    if "event_parser" not in plan:  # of an image that others built
+        hint = "gpu-ami attach installs it on a running machine"
+        raise UsageError(f"plan {plan['image']}: it has no event parser, whose log the alarms read", hint=hint)
     absent = telemetry.get("absent", {})
     return Measured(
         plan["image"], telemetry["namespace"], telemetry["measurements"], telemetry["interval_s"],

@@ -65,6 +65,13 @@ def test_plan_that_measures_nothing_is_refused() -> None:
         measurements.measured(cast(PlanDocument, document))
 
 
+def test_plan_of_an_image_without_an_event_parser_is_refused() -> None:
+    """As `gpu-ami observe` writes it of a team's image: no log would have the events of which its alarms are."""
+    document = {key: value for key, value in plan("debian12-gpu").items() if key != "event_parser"}
+    with pytest.raises(UsageError, match="it has no event parser"):
+        measurements.measured(cast(PlanDocument, document))
+
+
 @pytest.mark.parametrize(
     ("recipe", "set_keys", "logical_id", "section"),
     [
