@@ -158,6 +158,17 @@ def test_row_of_a_site_has_its_source(recipe: Path, folder: Path) -> None:
     make_plan(recipe, AWS)
 
 
+@pytest.mark.parametrize("day", ["2026-13-45", "{}", "yesterday", "null"])
+def test_date_of_a_site_s_row_is_a_day(day: str, recipe: Path, folder: Path) -> None:
+    (folder / "facts").mkdir(exist_ok=True)
+    file, known = folder / "facts" / "nccl.yml", next(iter(load_facts().nccl["releases"]))
+    file.write_text(f"releases:\n  {known}:\n    source: ours\n    date: {day}\n")
+    with pytest.raises(UsageError, match="1 row whose date is not a day") as caught:
+        make_plan(recipe, AWS)
+    (detail,) = caught.value.details
+    assert detail.startswith(f"{file}:4: releases.'{known}'.date: ")
+
+
 def test_other_files_of_a_site_are_no_mistake(recipe: Path, folder: Path) -> None:
     for file in ("README.md", "index.html", "docs/x.md", "checks/conftest.py", "checks/helpers.py", "roles/.git/config",
                  "checks/test_every_image.py", "checks/nvidia_ours_test.py"):  # fmt: skip

@@ -6,6 +6,7 @@ call them: EC2's name → Debian's, rpm's, the GNU triplet.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -209,13 +210,32 @@ def judged(facts: Facts) -> Iterator[None]:
 
 
 def _require_sources(path: Path, table: Any, rows: Any) -> None:
-    """UsageError: rows of a site without source or date, in a table whose rows have both."""
+    """UsageError: rows of a site without source or date, in a table whose rows have both; a date that is not a day."""
+    lines = lines_of(path)
+    if undated := list(_undated("", rows)):
+        details = [f"{located(str(path), lines, key)}: {key}: {day[:60]!r}" for key, day in undated]
+        hint = "date: the day on which the source was read, as 2026-01-31"
+        raise UsageError(f"{path}: {counted(len(details), 'row')} whose date is not a day", details=details, hint=hint)
     unsourced = list(_unsourced("", table, rows))
     if unsourced:
-        lines = lines_of(path)
         details = [f"{located(str(path), lines, key)}: {key}: missing: {', '.join(what)}" for key, what in unsourced]
         hint = "source: address of what the row is from; date: of the day on which it was read"
         raise UsageError(f"{path}: {counted(len(details), 'row')} without source or date", details=details, hint=hint)
+
+
+def _undated(above: str, rows: Any) -> Iterator[tuple[str, str]]:
+    """Path and text of each date beside a source that is not a day: the age of a plan's rows is counted by it."""
+    if isinstance(rows, dict):
+        if "source" in rows and "date" in rows:
+            try:
+                datetime.date.fromisoformat(str(rows["date"]))
+            except ValueError:
+                yield key_path(above, "date"), str(rows["date"])
+        for key, row in rows.items():
+            yield from _undated(key_path(above, key), row)
+    elif isinstance(rows, list):
+        for index, row in enumerate(rows):
+            yield from _undated(f"{above}[{index}]", row)
 
 
 def _unsourced(above: str, table: Any, rows: Any) -> Iterator[tuple[str, list[str]]]:
