@@ -108,7 +108,7 @@ def altered(document: Any, source: random.Random) -> Any:
     for _ in range(source.choice((1, 1, 1, 2, 3))):
         found = list(places(result))
         if not found:
-            return source.choice(ODD)
+            return copy.deepcopy(source.choice(ODD))
         *path, key = source.choice(found)
         parent = result
         for step in path:
@@ -121,7 +121,7 @@ def altered(document: Any, source: random.Random) -> Any:
             case 1, list():
                 parent.append(copy.deepcopy(parent[key]))
             case _:
-                parent[key] = source.choice(ODD)
+                parent[key] = copy.deepcopy(source.choice(ODD))  # a later change may be made in it
     return result
 
 
