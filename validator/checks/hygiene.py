@@ -9,7 +9,7 @@ import pytest
 
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest
+from validator.probes import MachineUnderTest, packages
 
 _INSTANCE_ID = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"
 # An access key id of IAM: long-term (AKIA) or of a session (ASIA).
@@ -55,7 +55,23 @@ SUDO_RULES = (
 )
 _HOMES = "$(getent passwd | cut -d: -f6 | sort -u)"
 # Of Docker up to 24, and since 23: its daemon makes them at its first start.
-_DOCKER = "/etc/docker/key.json /var/lib/docker/engine-id"
+DOCKER = "/etc/docker/key.json /var/lib/docker/engine-id"
+# NetworkManager's secret, from which it derives addresses: https://networkmanager.dev/docs/api/latest/NetworkManager.html
+NETWORK_MANAGER = "/var/lib/NetworkManager/secret_key"
+# What identifies one machine, or is its secret.
+# systemd's credential secret and random seed: https://systemd.io/BUILDING_IMAGES/
+# Random seed and leases: the clean-up script of EC2 Image Builder,
+# https://docs.aws.amazon.com/imagebuilder/latest/userguide/security-best-practices.html
+# SSM: key pair and id of a registered node, agent/managedInstances/registration of aws/amazon-ssm-agent.
+# ECS: machines with the state of another do not join a cluster, https://github.com/aws/amazon-ecs-agent/issues/2738
+STATE_OF_A_MACHINE = (
+    "/var/lib/systemd/credential.secret /var/lib/systemd/random-seed /boot/efi/loader/random-seed"
+    " /var/lib/amazon/ssm/registration /var/lib/amazon/ssm/Vault/Store/*RegistrationKey"
+    " /var/lib/ecs/data/* /var/lib/dhcp/*.lease* /var/lib/dhclient/*.lease* /var/lib/NetworkManager/*.lease"
+    " /var/lib/systemd/network/dhcp-server-lease/*"
+)
+# Keys of the test suites of Python, Ruby, Node and Go are in everybody's copy of those.
+_PUBLIC_KEYS = re.compile(r"/(?:site-packages|dist-packages|node_modules|gems|python3[\d.]*/test|go/src|golang)/")
 
 
 def _lines(text: str) -> list[str]:
@@ -112,7 +128,7 @@ def test_machine_id_is_this_instances(host: Any, machine: MachineUnderTest, obse
 
 def test_docker_identity_is_this_instances(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """Docker's own key and id were generated on this instance. From the build, all instances would share them."""
-    listed = host.run(f"stat -c '%Y %n' {_DOCKER} 2>/dev/null").stdout
+    listed = host.run(f"stat -c '%Y %n' {DOCKER} 2>/dev/null").stdout
     times = {name: float(created) for created, name in (line.split(None, 1) for line in _lines(listed))}
     old = sorted(
         name for name, created in times.items() if created < min(machine.first_boot_time, machine.boot_time) - 2
@@ -120,6 +136,22 @@ def test_docker_identity_is_this_instances(host: Any, machine: MachineUnderTest,
     observe(sorted(times), "generated on this instance, where Docker has run")
     if old:
         observe.fail(f"Docker's identity is older than this instance: {', '.join(old)}")
+
+
+def test_state_is_of_this_instance(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """No registration, lease, secret or random seed is older than this instance. All instances would share it.
+
+    An agent of SSM or ECS with the registration of another machine does not register this one.
+    """
+    since = int(min(machine.first_boot_time, machine.boot_time)) - 2
+    older = state_files(host, f"{STATE_OF_A_MACHINE} {NETWORK_MANAGER}", f"! -newermt @{since}")
+    observe.nothing(older, "state of another machine, older than this instance")
+
+
+def state_files(host: Any, patterns: str, filters: str = "") -> list[str]:
+    """Files with content at these paths."""
+    listed = host.run(f"find -L {patterns} -maxdepth 1 -type f -size +0 {filters} 2>/dev/null")
+    return sorted(_lines(listed.stdout))
 
 
 def test_cloud_init_ran_for_this_instance(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
@@ -297,9 +329,15 @@ def test_no_package_cache(host: Any, observe: Observe) -> None:
 def test_no_private_key_of_the_build(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """No private key is older than this instance, such as the DKMS signing key. All instances would share it."""
     since = int(min(machine.first_boot_time, machine.boot_time)) - 2
+    observe.nothing(private_keys(host, f"! -newermt @{since}"), "private keys older than this instance")
+
+
+def private_keys(host: Any, filters: str = "") -> list[str]:
+    """Files with a private key, by their names or in a folder .ssh; without those that everybody has."""
     listed = host.run(
         "find /etc /root /home /opt /srv /usr/local /var/lib -xdev -type f -size -64k"
-        r" \( -name '*.key' -o -name '*.pem' -o -name '*.priv' -o -name 'id_*' \)"
-        f" ! -newermt @{since} -exec grep -lIE -e '-----BEGIN ([A-Z]+ )*PRIVATE KEY' {{}} + 2>/dev/null"
+        r" \( -name '*.key' -o -name '*.pem' -o -name '*.priv' -o -name 'id_*' -o -path '*/.ssh/*' \)"
+        f" {filters} -exec grep -lIE -e '-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY' {{}} + 2>/dev/null"
     )
-    observe.nothing(_lines(listed.stdout), "private keys older than this instance")
+    found = sorted(path for path in _lines(listed.stdout) if not _PUBLIC_KEYS.search(path))
+    return packages.of_no_package(host, found)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
 import pytest
 
-from validator.checks import event_parser
+from validator.checks import event_parser, hygiene
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
+from validator.plan import OBSERVED
 from validator.plan_document import PlanDocument
 from validator.probes import base_driver, packages
 from validator.transport import cage
@@ -91,6 +93,41 @@ def test_no_machine_id(host: Any, observe: Observe) -> None:
         observe.fail(f"/etc/machine-id: expected empty, got {text!r}: all instances of this image would share it")
 
 
+@pytest.mark.needs("observed")
+def test_no_private_key(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """The image has no private key. Everybody who can launch it would have the key, and all instances the same one."""
+    keys = hygiene.private_keys(host)
+    made = [path for path in keys if _MADE_BY_PACKAGES.search(path)] if plan.get("origin") == OBSERVED else []
+    observe(keys, [])
+    observe.nothing([path for path in keys if path not in made], "private keys in the image")
+    if made:
+        unproven(
+            f"{', '.join(made)}: made when a package was installed; the files do not say whether a service uses it"
+        )
+
+
+# By scripts of packages: DKMS (it signs modules; a key counts once a machine enrolls it), ssl-cert, mod_ssl.
+_MADE_BY_PACKAGES = re.compile(
+    r"/var/lib/(?:dkms|shim-signed)/|/etc/ssl/private/ssl-cert-snakeoil\.key$|/etc/pki/tls/private/localhost\.key$"
+)
+
+
+@pytest.mark.needs("observed")
+def test_no_state_of_a_machine(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """The image has no registration, lease, secret or random seed of a machine. All instances would share it.
+
+    Sources: systemd's guide to building images, the clean-up script of EC2 Image Builder, amazon-ecs-agent#2738.
+    """
+    found = hygiene.state_files(host, hygiene.STATE_OF_A_MACHINE)
+    observe.nothing(found, "state of a machine in the image")
+    others = hygiene.state_files(host, f"{hygiene.DOCKER} {hygiene.NETWORK_MANAGER}")
+    if others and plan.get("origin") == OBSERVED:
+        unproven(
+            f"{', '.join(others)}: identities of the machine that the image was made of; vendors may mean to ship it"
+        )
+    observe.nothing(others, "identities of a machine in the image")
+
+
 def test_cloud_init_has_run_nowhere(host: Any, observe: Observe) -> None:
     """cloud-init has no state of an instance, such as the build instance."""
     instances = host.run("ls -1 /var/lib/cloud/instances").stdout
@@ -110,8 +147,15 @@ def test_no_log(host: Any, observe: Observe) -> None:
     """No log file has content. It could only be of the build instance."""
     logs = output(host, "find /var/log -xdev -type f -size +0 ! -path '/var/log/journal/*'")
     # Login databases have a fixed size and are empty when all bytes are zero.
-    with_content = [path for path in _lines(logs) if not re.search(r"/(lastlog|faillog|tallylog)$", path)]
+    databases = [path for path in _lines(logs) if re.search(r"/(lastlog|faillog|tallylog)$", path)]
+    with_logins = host.run(_WITH_LOGINS % shlex.join(databases)).stdout if databases else ""
+    with_content = [path for path in _lines(logs) if path not in databases or path in _lines(with_logins)]
     observe.nothing(with_content, "log files with content in the image")
+
+
+# They are sparse: with an account of a high id, they seem longer than the disk.
+_WITH_LOGINS = """for f in %s; do
+[ -z "$(head -c 64M "$f" | tr -d '\\000' | head -c 1 | od -An -c)" ] || echo "$f"; done"""
 
 
 def test_nothing_is_below_dev_and_proc(host: Any, observe: Observe) -> None:

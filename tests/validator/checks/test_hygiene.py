@@ -175,7 +175,19 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (hygiene.test_no_package_cache, {"find*": ""}, "PASS", ""),
     (hygiene.test_no_package_cache, {"find*": "/var/cache/apt/archives/x.deb\n"}, "FAIL", "archives/x.deb"),
     (hygiene.test_no_private_key_of_the_build, {"find*": ""}, "PASS", ""),
-    (hygiene.test_no_private_key_of_the_build, {"find*": "/var/lib/dkms/mok.key\n"}, "FAIL", "dkms/mok.key"),
+    (
+        hygiene.test_no_private_key_of_the_build,
+        {"find*": "/var/lib/dkms/mok.key\n", "*for f in*": "of no package: /var/lib/dkms/mok.key\n"},
+        "FAIL",
+        "dkms/mok.key",
+    ),
+    (hygiene.test_state_is_of_this_instance, {"find*@998*": ""}, "PASS", ""),
+    (
+        hygiene.test_state_is_of_this_instance,
+        {"find*": "/var/lib/ecs/data/agent.db\n"},
+        "FAIL",
+        "older than this instance: /var/lib/ecs/data/agent.db",
+    ),
 ]
 
 
