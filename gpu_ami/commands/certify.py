@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami import out_lock
-from gpu_ami.commands import Outcome, options
+from gpu_ami.commands import Outcome, check_options, options
 
 if TYPE_CHECKING:
     from gpu_ami.progress import Progress
@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     out_lock.hold(out)
     report = document.load(out / document.REPORT_FILE)
     signers, scans = options.signers(args), options.scans(args)
-    options.require_waivers(args.waivers)
+    check_options.require_waivers(args.waivers)
     cloud = Cloud(load_place(args.where)) if args.where else None
     before = options.image_before(args, cloud)
     origin = options.report_origin(args, report, out, signers)

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.commands import Outcome
+from gpu_ami.commands import Outcome, check_options
 from gpu_ami.commands import options as stages
 
 FAULTS_FILE = "faults.json"
@@ -102,7 +102,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
 
     if args.proofs < 1:
         raise UsageError(f"--proofs: expected at least 1, got {args.proofs}")
-    stages.require_waivers(args.waivers)
+    check_options.require_waivers(args.waivers)
     out = stages.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
     is_as_found = plan.document.get("origin") == OBSERVED
@@ -119,7 +119,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     with pipeline.open_session(SessionRequest(args.where), progress) as session:
         if not is_as_found:
             session.region.prepare(plan.document)  # packages that some faults install
-        options = [BUSY, *stages.golden_folders()]  # a fault may slow the machine down
+        options = [BUSY, *check_options.golden_folders()]  # a fault may slow the machine down
         options += [f"--waivers={args.waivers}"] if args.waivers else []
         asked = ProofOptions(validator_options=options)
         planned_proof = Proof(plan.document, out / PLAN_FILE, session.place, out / "faults", progress, asked)

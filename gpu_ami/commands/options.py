@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_ami.commands import check_options
 from gpu_ami.errors import UsageError
 from gpu_ami.region import AUTO, BUILDERS
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from gpu_ami.build import Layering
     from gpu_ami.cloud import Cloud, Place
-    from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
     from gpu_ami.release import comparison as comparisons
     from gpu_ami.release import image_description
@@ -227,14 +226,6 @@ def add_checks(parser: argparse.ArgumentParser) -> None:
     add_golden(parser)
 
 
-def golden_folders(folder: Path | None = None) -> list[str]:
-    """The validator's --golden options: the folder that was named, else the user's and ours; empty: ours alone."""
-    from gpu_ami.validate import golden
-
-    folders = (folder,) if folder else golden.folders()
-    return [f"--golden={path}" for path in folders] if folder or len(folders) > 1 else []
-
-
 def add_golden(
     parser: argparse.ArgumentParser,
     text: str = "folder of recorded hardware (gpu-ami record); default: site/golden, then gpu-ami's own",
@@ -368,13 +359,16 @@ def restarts(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def proof_options(args: argparse.Namespace) -> ProofOptions:
-    """What the arguments of a command that proves an AMI ask for. UsageError as of `validator_options`, `restarts`."""
+    """What the arguments of a command that proves an AMI ask for.
+
+    UsageError as of `check_options.validator_options` and `restarts`.
+    """
     from gpu_ami.validate import ProofOptions
 
     return ProofOptions(
         instance_types=args.instance_type,
         checks=args.checks,
-        validator_options=validator_options(args),
+        validator_options=check_options.validator_options(args),
         restarts=restarts(args),
         max_cost=args.max_cost,
         nodes=args.nodes,
@@ -391,107 +385,6 @@ def seconds(text: str) -> float:
     if not 0 < value <= 86400:  # also refuses nan
         raise argparse.ArgumentTypeError(f"expected seconds, from more than 0 to 86400, got {text!r}")
     return value
-
-
-def validator_options(args: argparse.Namespace) -> list[str]:
-    """The validator's options that come from ours.
-
-    UsageError, before anything is launched for it: a path that is not there, waivers that are none, checks that pytest
-    cannot collect, an expression that it cannot read.
-    """
-    paths = [path for path in (*args.checks, args.waivers, args.golden) if path is not None]
-    missing = [str(path) for path in paths if not path.exists()]
-    if missing:
-        raise UsageError(f"{', '.join(missing)}: no such file or folder")
-    require_waivers(args.waivers)
-    _require_checks(args.checks)
-    if args.select:
-        _require_expression(args.select)
-    options = [f"--waivers={args.waivers}"] if args.waivers else []
-    options += golden_folders(args.golden)
-    options += ["-k", args.select] if args.select else []
-    return options + ["--provoke-xid"] * args.provoke_xid + ["--account-files"] * args.account_files
-
-
-def require_waivers(file: Path | None) -> None:
-    """UsageError: a file of waivers that is not there or has mistakes."""
-    from validator import waivers
-
-    try:
-        if file is not None:
-            waivers.load(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--waivers: {error}") from error
-
-
-def _require_checks(folders: Sequence[Path]) -> None:
-    if not folders:
-        return
-    from gpu_ami.validate import collect, why_not_collected
-
-    done = collect([], folders)
-    if done.returncode != 0:
-        names = ", ".join(map(str, folders))
-        hint = "--checks takes folders of testinfra files: test_*.py, with functions test_*"
-        raise UsageError(f"pytest cannot collect the checks in {names}", details=why_not_collected(done), hint=hint)
-
-
-# Exit status of pytest
-_USAGE_ERROR = 4
-_NO_CHECK_COLLECTED = 5
-
-
-def _require_expression(select: str) -> None:
-    """UsageError: an expression of -k that pytest refuses; it would say so on the first machine."""
-    from gpu_ami.validate import collect, why_not_collected
-
-    done = collect(["-k", select], [_own_checks()])
-    if done.returncode == _USAGE_ERROR:
-        hint = "names, or parts of them, with and, or, not and parentheses; `gpu-ami checks` lists the names"
-        raise UsageError(f"-k {select!r} is no expression of pytest's", details=why_not_collected(done), hint=hint)
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What -k selects from. checks: folders of --checks. hosts: what is checked, of `validate.collect`'s addresses."""
-
-    expression: str | None
-    checks: Sequence[Path]
-    hosts: Sequence[str]
-
-    @staticmethod
-    def of_image(args: argparse.Namespace) -> Selection:
-        """Of an AMI's machines and, in the local region, its files."""
-        from gpu_ami.validate import A_MACHINE, IMAGE_FILES_ALONE
-
-        return Selection(args.select, args.checks, [A_MACHINE, *([] if args.where else [IMAGE_FILES_ALONE])])
-
-    def require_some(self, folder: Path, plan: Plan | None, *options: str) -> None:
-        """UsageError: -k selects no check; the first machine would say so after it has booted.
-
-        folder: of the plan and its site. plan: None where the image's roles are not known yet. options: validator's.
-        """
-        from gpu_ami.plan import PLAN_FILE
-        from gpu_ami.validate import collect, site_checks
-
-        if not self.expression:
-            return
-        if plan is not None:
-            of_site, planned = site_checks(plan.document, folder / PLAN_FILE), [f"--plan={folder / PLAN_FILE}"]
-        else:
-            of_site, planned = sorted((folder / "site" / "checks").glob("test_*.py")), []
-        checks = [_own_checks(), *of_site, *self.checks]
-        done = collect(["-k", self.expression, *planned, *options], checks, self.hosts)
-        if done.returncode == _NO_CHECK_COLLECTED:
-            which = "; which of them run depends on the plan's roles" if plan is not None else ""
-            message = f"-k {self.expression!r} selects no check{f' of {plan.image}' if plan else ''}"
-            raise UsageError(message, hint=f"`gpu-ami checks` lists the names{which}")
-
-
-def _own_checks() -> Path:
-    import validator
-
-    return Path(validator.__file__).parent / "checks"
 
 
 def add_sign(parser: argparse.ArgumentParser, what: str = "certificate") -> None:

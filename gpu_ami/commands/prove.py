@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami import out_lock
-from gpu_ami.commands import Outcome
+from gpu_ami.commands import Outcome, check_options
 from gpu_ami.commands import options as stages
 from gpu_ami.errors import UsageError
 from gpu_ami.region import AUTO
@@ -146,7 +146,7 @@ def _built_request(args: argparse.Namespace, progress: Progress) -> Request:
     certifying = pipeline.CertificateOptions(stages.signers(args), stages.scans(args), args.waivers)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]
-    _require_some_check(stages.Selection.of_image(args), recipe, pipeline.check_recipe(recipe, overrides))
+    _require_some_check(check_options.Selection.of_image(args), recipe, pipeline.check_recipe(recipe, overrides))
     layered = stages.layers(args)
     # Without either there may be an image that is proven again.
     about_to = layered if args.fresh or layered.mode != "none" else None
@@ -158,7 +158,7 @@ def _built_request(args: argparse.Namespace, progress: Progress) -> Request:
     return Request(image, out, session, proof, certifying, is_dry_run=args.dry_run)
 
 
-def _require_some_check(selection: stages.Selection, recipe: Path, plan: Plan | None) -> None:
+def _require_some_check(selection: check_options.Selection, recipe: Path, plan: Plan | None) -> None:
     """UsageError: -k selects no check of the image. plan: None: it cannot be made before EC2 is asked."""
     from gpu_ami import pipeline
     from gpu_ami.recipes import site_folder
@@ -191,7 +191,7 @@ def _observed_request(args: argparse.Namespace, ami: str) -> Request:
     certifying = pipeline.CertificateOptions(stages.signers(args), stages.scans(args), args.waivers)
     session = SessionRequest(args.where, None, args.conditions, args.log_groups, deadlines)
     out = args.out or Path("out") / ami
-    stages.Selection.of_image(args).require_some(out, None)
+    check_options.Selection.of_image(args).require_some(out, None)
     return Request(ami, out, session, proof, certifying)
 
 

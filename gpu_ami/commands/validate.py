@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami import out_lock
-from gpu_ami.commands import Outcome, options
+from gpu_ami.commands import Outcome, check_options, options
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _ami_request(args: argparse.Namespace, progress: Progress) -> Request:
     signers = [] if args.dry_run else options.signers(args)
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
-    options.Selection.of_image(args).require_some(out, plan)
+    check_options.Selection.of_image(args).require_some(out, plan)
     agent = options.agent_package(args, progress)
     session = SessionRequest(args.where, agent, log_groups=args.log_groups, deadlines=deadlines)
     return Request(Launched(plan, args.ami, session, args.dry_run), out, proof, signers)
@@ -212,14 +212,14 @@ def _host_request(args: argparse.Namespace) -> Request:
     options.check_identity(args)
     proof = ProofOptions(
         checks=args.checks,
-        validator_options=options.validator_options(args),
+        validator_options=check_options.validator_options(args),
         restarts=(REBOOT,) if args.reboot else (),
         boot_seconds=deadlines.get("boot_seconds"),
     )
     instance_type = args.instance_type[0] if args.instance_type else ""
     target = Target(url, instance_type, args.instance_id, args.identity, args.known_hosts)
     out = args.out or Path("out") / "host"
-    options.Selection(args.select, args.checks, [A_MACHINE]).require_some(out, plan)
+    check_options.Selection(args.select, args.checks, [A_MACHINE]).require_some(out, plan)
     return Request(Running(plan, target, args.where), out, proof, signers)
 
 
@@ -231,9 +231,9 @@ def _files_request(args: argparse.Namespace) -> Request:
     reason = host_proof.unusable(args.root)
     if reason:
         raise UsageError(f"--root {reason}")
-    proof = ProofOptions(checks=args.checks, validator_options=options.validator_options(args))
+    proof = ProofOptions(checks=args.checks, validator_options=check_options.validator_options(args))
     out = args.out or Path("out") / "files"
-    options.Selection(args.select, args.checks, [IMAGE_FILES_ALONE]).require_some(out, plan, "--tier=T0")
+    check_options.Selection(args.select, args.checks, [IMAGE_FILES_ALONE]).require_some(out, plan, "--tier=T0")
     return Request(Files(plan, args.root), out, proof, signers)
 
 

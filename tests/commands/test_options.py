@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.cli import main
+from gpu_ami.commands import check_options
 from gpu_ami.commands import options as stages
 from gpu_ami.errors import UsageError
 from gpu_ami.validate import RESTARTS
@@ -16,7 +17,7 @@ from gpu_ami.validate import RESTARTS
 def options(*words: str) -> list[str]:
     parser = argparse.ArgumentParser()
     stages.add_checks(parser)
-    return stages.validator_options(parser.parse_args(words))
+    return check_options.validator_options(parser.parse_args(words))
 
 
 @pytest.mark.parametrize(("words", "where"), [([], None), (["--where", "local"], None), (["--where", "a"], Path("a"))])
@@ -96,7 +97,7 @@ def test_selection_is_the_validators(
     stages.add_restarts(parser)
     words = [*(["-k", select] if select else []), *(["--restarts", restarts] if restarts else [])]
     args = parser.parse_args(words)
-    assert stages.validator_options(args) == options
+    assert check_options.validator_options(args) == options
     assert stages.restarts(args) == expected
 
 
@@ -125,11 +126,11 @@ def test_waivers_that_are_none(tmp_path: Path) -> None:
 def test_options_reach_the_validator(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     stages.add_checks(parser)
-    assert stages.validator_options(parser.parse_args([])) == []
+    assert check_options.validator_options(parser.parse_args([])) == []
     given = parser.parse_args(["--provoke-xid", "--golden", str(tmp_path)])
-    assert stages.validator_options(given) == [f"--golden={tmp_path}", "--provoke-xid"]
+    assert check_options.validator_options(given) == [f"--golden={tmp_path}", "--provoke-xid"]
     with pytest.raises(UsageError, match="/nonexistent: no such file or folder"):
-        stages.validator_options(parser.parse_args(["--golden", "/nonexistent"]))
+        check_options.validator_options(parser.parse_args(["--golden", "/nonexistent"]))
 
 
 def test_the_account_of_every_file_can_be_asked_for_anywhere() -> None:

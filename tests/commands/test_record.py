@@ -13,7 +13,7 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.cloud import Place, login
-from gpu_ami.commands import options
+from gpu_ami.commands import check_options
 from gpu_ami.errors import MachineError, UsageError
 from gpu_ami.validate import golden
 from gpu_ami.validate.machines import launch, machine
@@ -63,14 +63,14 @@ def test_a_recording_goes_into_the_user_s_folder_and_is_found_there(
     assert run("--host", "ssh://admin@10.0.0.7") == 1
     assert [path.name for path in (tmp_path / "site/golden").iterdir()] == ["g5.12xlarge.json"]
     assert sorted(hardware.FOLDER.iterdir()) == shipped
-    assert options.golden_folders() == ["--golden=site/golden", f"--golden={hardware.FOLDER}"]
-    assert options.golden_folders(Path("x")) == ["--golden=x"]
+    assert check_options.golden_folders() == ["--golden=site/golden", f"--golden={hardware.FOLDER}"]
+    assert check_options.golden_folders(Path("x")) == ["--golden=x"]
 
 
 def test_a_checkout_keeps_its_recordings_with_its_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert golden.new_folder(tmp_path / "variables" / "golden") == tmp_path / "variables" / "golden"
-    assert golden.folders() == (hardware.FOLDER,) and options.golden_folders() == []
+    assert golden.folders() == (hardware.FOLDER,) and check_options.golden_folders() == []
 
 
 def test_an_ami_is_booted_recorded_and_ended(
