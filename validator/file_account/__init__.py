@@ -2,7 +2,9 @@
 
 inventory       what onhost/inventory.py lists of a system; differences from the base AMI's, the root over all entries
 grammar         rules.yml and the roles' footprint.yml
-explain         each entry's explanation, and what has none; an entry compared with a rule of its path
+explain         each entry's explanation, and what has none
+rule_problems   an entry compared with a rule of its path
+recorded        lines of files that programs write, compared with the base AMI's
 initial_ramdisk an initial ramdisk compared with the image's files
 packages        new and changed packages: planned, or required by planned ones
 collect         takes the inventory of a host, and finds the base AMI's
@@ -28,8 +30,6 @@ from validator.file_account.explain import (
     BuilderBoot,
     Finding,
     RoleTime,
-    Written,
-    WrittenFile,
     explain,
     widest,
 )
@@ -55,6 +55,7 @@ from validator.file_account.inventory import (
     read,
 )
 from validator.file_account.packages import PackageAccount, account_packages, plan_variables, planned_names
+from validator.file_account.rule_problems import Written, WrittenFile
 from validator.file_account.settings import (
     unexplained_accounts,
     unexplained_boot_options,

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from validator import inputs, remote
-from validator.file_account.explain import BuilderBoot, RoleTime, Written, WrittenFile
+from validator.file_account.explain import BuilderBoot, RoleTime
 from validator.file_account.initial_ramdisk import InvalidRamdisk, read_ramdisks
 from validator.file_account.inventory import InvalidInventory, Inventory, Ramdisk, read
+from validator.file_account.rule_problems import Written, WrittenFile
 from validator.transport import Command, Target, backend, image_files
 
 PROGRAM = remote.PROGRAMS / "inventory.py"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from validator.file_account import Entry, Inventory
-from validator.file_account.explain import RECORDED
+from validator.file_account.recorded import RECORDED
 
 NEW = frozenset({"planned"})
 GRUBENV = "/boot/grub/grubenv"
