@@ -280,9 +280,15 @@ class ProofPlan:
         rows = {
             "image": self.image,
             "build": builds,
-            "machines": f"{options.nodes} of each: {', '.join(self.instance_types)}",
+            "machines": (
+                f"none: {options.no_machines}"
+                if options.no_machines
+                else f"{options.nodes} of each: {', '.join(self.instance_types)}"
+            ),
             "cluster": own or "none",
-            "image files": "checked" if self.image_files else "not checked: this place keeps no images",
+            "image files": (
+                "checked" if self.image_files else f"not checked: {options.no_files or 'this place keeps no images'}"
+            ),
             "restarts": ", ".join(options.restarts) or "none",
             "further checks": ", ".join(map(str, options.checks)) or "none",
             "options": " ".join(options.validator_options) or "none",
@@ -306,12 +312,11 @@ def decide(plan: Plan, options: ProofOptions, session: Session, building: BuildO
         machine_group.require_traffic(session.cloud, plan.document)
     _require_usable_cluster(plan, options, session)
     place, budget = session.place, session.budget
-    expected = cost.estimate(
-        plan.document, instance_types, build=building is not None, nodes=options.nodes, own=place.prices
-    )
+    launched = [] if options.no_machines else instance_types
+    expected = cost.estimate(plan.document, launched, build=building is not None, nodes=options.nodes, own=place.prices)
     if place.machines.billed:
-        telemetry = cost.telemetry(plan.document, instance_types)
-        stopping = image_proof.warn_of_stops(place, instance_types, options.restarts)
+        telemetry = cost.telemetry(plan.document, launched)
+        stopping = image_proof.warn_of_stops(place, launched, options.restarts)
         for line in (expected.text, _if_killed(place), telemetry, stopping):
             if line:
                 session.progress.note(line)
@@ -319,7 +324,7 @@ def decide(plan: Plan, options: ProofOptions, session: Session, building: BuildO
     cost.require_within(expected, options.max_cost, budget.spent, is_billed=place.machines.billed)
     builder = plan["build"]["instance_type"] if building else None
     layers = building.layered.mode if building else None
-    files = session.region.images is not None
+    files = session.region.images is not None and not options.no_files
     return ProofPlan(plan.image, options, tuple(instance_types), expected, files, builder, layers)
 
 
@@ -342,9 +347,12 @@ def require_rest(plan: Plan, decided: ProofPlan, session: Session) -> None:
 
 def validate_stage(plan: Plan, ami: str, out: Path, session: Session, decided: ProofPlan) -> document.Report:
     """plan.json + an AMI → report.json, junit.xml, evidence/, as it was decided."""
+    if decided.options.no_machines:
+        return validate_files_stage(plan, ami, out, session, decided.options)
     session.region.note_use(ami, out)
     proof = proof_of(plan, ami, out, session, decided.options)
-    files = _files_of(plan, ami, session)
+    no_files = decided.options.no_files
+    files = host_proof.Files(None, no_files) if no_files else _files_of(plan, ami, session)
     look = functools.partial(host_proof.check, proof, files.path) if files.path else None
     types = decided.instance_types
     with session.progress.stage(f"prove {ami} on {', '.join(types)}"):

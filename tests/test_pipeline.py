@@ -24,7 +24,7 @@ from gpu_ami.region import SANDBOX, Region, Session, SessionRequest
 from gpu_ami.report import certificate
 from gpu_ami.sources.survey import Finding as SourceFinding
 from gpu_ami.sources.survey import ReadIndex
-from gpu_ami.validate import RESTARTS, ProofOptions
+from gpu_ami.validate import RESTARTS, ProofOptions, image_proof
 from tests.regions import NotingRegion
 from tests.report.examples import a_host, a_report
 from tests.validate.node_services.test_eks import Aws, a_cluster
@@ -418,3 +418,24 @@ def test_what_will_be_proven_is_decided_before_anything_is_launched() -> None:
     lines = dict(line.split(maxsplit=1) for line in decided.text().splitlines())
     assert lines["machines"] == "1 of each: g5.12xlarge" and lines["cluster"] == "none"
     assert pipeline.decide(plan, options, session()).builder is None
+
+
+@pytest.mark.parametrize(
+    ("left_out", "called"), [("no_machines", ["files"]), ("no_files", ["machines without files: none selected"])]
+)
+def test_what_is_left_out_is_not_begun(
+    left_out: str, called: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def prove_image(*_: Any, files: Any, no_files: str) -> None:
+        calls.append(f"machines {'with' if files else 'without'} files: {no_files}")
+
+    monkeypatch.setattr(pipeline, "validate_files_stage", lambda *_: calls.append("files"))
+    monkeypatch.setattr(pipeline, "proof_of", lambda *_: None)
+    monkeypatch.setattr(image_proof, "prove_image", prove_image)
+    options = replace(ProofOptions(), **{left_out: "none selected"})  # type: ignore[arg-type]
+    decided = pipeline.ProofPlan("x", options, ("g5.xlarge",), cost.Estimate(0.0, {}), False)
+    plan = make_plan(RECIPE, AWS)
+    pipeline.validate_stage(plan, "ami-1", tmp_path, session(NotingRegion(tmp_path / "images")), decided)
+    assert calls == called

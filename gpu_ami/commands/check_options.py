@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,14 @@ from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
     from gpu_ami.plan import Plan
+    from gpu_ami.validate import ProofOptions
 
 
 def validator_options(args: argparse.Namespace) -> list[str]:
     """The validator's options that come from ours.
 
     UsageError, before anything is launched for it: a path that is not there, waivers that are none, checks that pytest
-    cannot collect, an expression that it cannot read.
+    cannot collect. -k: `Selection`.
     """
     paths = [path for path in (*args.checks, args.waivers, args.golden) if path is not None]
     missing = [str(path) for path in paths if not path.exists()]
@@ -26,8 +27,6 @@ def validator_options(args: argparse.Namespace) -> list[str]:
         raise UsageError(f"{', '.join(missing)}: no such file or folder")
     require_waivers(args.waivers)
     _require_checks(args.checks)
-    if args.select:
-        _require_expression(args.select)
     options = [f"--waivers={args.waivers}"] if args.waivers else []
     options += golden_folders(args.golden)
     options += ["-k", args.select] if args.select else []
@@ -70,16 +69,6 @@ _USAGE_ERROR = 4
 _NO_CHECK_COLLECTED = 5
 
 
-def _require_expression(select: str) -> None:
-    """UsageError: an expression of -k that pytest refuses; it would say so on the first machine."""
-    from gpu_ami.validate import collect, why_not_collected
-
-    done = collect(["-k", select], [_own_checks()])
-    if done.returncode == _USAGE_ERROR:
-        hint = "names, or parts of them, with and, or, not and parentheses; `gpu-ami checks` lists the names"
-        raise UsageError(f"-k {select!r} is no expression of pytest's", details=why_not_collected(done), hint=hint)
-
-
 @dataclass(frozen=True)
 class Selection:
     """What -k selects from. checks: folders of --checks. hosts: what is checked, of `validate.collect`'s addresses."""
@@ -95,26 +84,51 @@ class Selection:
 
         return Selection(args.select, args.checks, [A_MACHINE, *([] if args.where else [IMAGE_FILES_ALONE])])
 
-    def require_some(self, folder: Path, plan: Plan | None, *options: str) -> None:
-        """UsageError: -k selects no check; the first machine would say so after it has booted.
+    def narrow(self, proof: ProofOptions, folder: Path, plan: Plan | None) -> ProofOptions:
+        """The options of a proof whose files or machines are left out where -k selects none of their checks.
 
-        folder: of the plan and its site. plan: None where the image's roles are not known yet. options: validator's.
+        UsageError: as of `require_some`.
+        """
+        from gpu_ami.validate import A_MACHINE, IMAGE_FILES_ALONE
+
+        selected = self.require_some(folder, plan)
+        files, machines = (host not in selected for host in (IMAGE_FILES_ALONE, A_MACHINE))
+        return replace(
+            proof,
+            no_files=f"-k {self.expression!r} selects none of their checks" if files and self.expression else "",
+            no_machines=f"-k {self.expression!r} selects none of their checks" if machines and self.expression else "",
+        )
+
+    def require_some(self, folder: Path, plan: Plan | None) -> frozenset[str]:
+        """The hosts of which -k selects checks. UsageError: an expression that pytest refuses, or none that it selects.
+
+        folder: of the plan and its site. plan: None where the image's roles are not known yet.
         """
         from gpu_ami.plan import PLAN_FILE
-        from gpu_ami.validate import collect, site_checks
+        from gpu_ami.validate import IMAGE_FILES_ALONE, collect, site_checks, why_not_collected
 
         if not self.expression:
-            return
+            return frozenset(self.hosts)
         if plan is not None:
             of_site, planned = site_checks(plan.document, folder / PLAN_FILE), [f"--plan={folder / PLAN_FILE}"]
         else:
             of_site, planned = sorted((folder / "site" / "checks").glob("test_*.py")), []
         checks = [_own_checks(), *of_site, *self.checks]
-        done = collect(["-k", self.expression, *planned, *options], checks, self.hosts)
-        if done.returncode == _NO_CHECK_COLLECTED:
+        selected = set()
+        for host in self.hosts:
+            options = ["-k", self.expression, *planned, *(["--tier=T0"] if host == IMAGE_FILES_ALONE else [])]
+            done = collect(options, checks, [host])
+            if done.returncode == _USAGE_ERROR:
+                hint = "names, or parts of them, with and, or, not and parentheses; `gpu-ami checks` lists the names"
+                message = f"-k {self.expression!r} is no expression of pytest's"
+                raise UsageError(message, details=why_not_collected(done), hint=hint)
+            if done.returncode != _NO_CHECK_COLLECTED:
+                selected.add(host)
+        if not selected:
             which = "; which of them run depends on the plan's roles" if plan is not None else ""
             message = f"-k {self.expression!r} selects no check{f' of {plan.image}' if plan else ''}"
             raise UsageError(message, hint=f"`gpu-ami checks` lists the names{which}")
+        return frozenset(selected)
 
 
 def _own_checks() -> Path:

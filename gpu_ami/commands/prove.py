@@ -146,7 +146,7 @@ def _built_request(args: argparse.Namespace, progress: Progress) -> Request:
     certifying = pipeline.CertificateOptions(stages.signers(args), stages.scans(args), args.waivers)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]
-    _require_some_check(check_options.Selection.of_image(args), recipe, pipeline.check_recipe(recipe, overrides))
+    proof = _narrowed(proof, check_options.Selection.of_image(args), recipe, pipeline.check_recipe(recipe, overrides))
     layered = stages.layers(args)
     # Without either there may be an image that is proven again.
     about_to = layered if args.fresh or layered.mode != "none" else None
@@ -158,20 +158,19 @@ def _built_request(args: argparse.Namespace, progress: Progress) -> Request:
     return Request(image, out, session, proof, certifying, is_dry_run=args.dry_run)
 
 
-def _require_some_check(selection: check_options.Selection, recipe: Path, plan: Plan | None) -> None:
-    """UsageError: -k selects no check of the image. plan: None: it cannot be made before EC2 is asked."""
+def _narrowed(proof: ProofOptions, selection: check_options.Selection, recipe: Path, plan: Plan | None) -> ProofOptions:
+    """As of `check_options.Selection.narrow`. plan: None: it cannot be made before EC2 is asked."""
     from gpu_ami import pipeline
     from gpu_ami.recipes import site_folder
 
     if selection.expression is None:
-        return
+        return proof
     if plan is None:
         site = site_folder(recipe)
-        selection.require_some(site.parent if site else recipe.parent, None)
-        return
+        return selection.narrow(proof, site.parent if site else recipe.parent, None)
     with tempfile.TemporaryDirectory(prefix="gpu-ami-") as folder:
         plan.write(Path(folder), pipeline.NOWHERE)
-        selection.require_some(Path(folder), plan)
+        return selection.narrow(proof, Path(folder), plan)
 
 
 # Options of a build: an AMI that is there is not built.
@@ -191,7 +190,7 @@ def _observed_request(args: argparse.Namespace, ami: str) -> Request:
     certifying = pipeline.CertificateOptions(stages.signers(args), stages.scans(args), args.waivers)
     session = SessionRequest(args.where, None, args.conditions, args.log_groups, deadlines)
     out = args.out or Path("out") / ami
-    check_options.Selection.of_image(args).require_some(out, None)
+    proof = check_options.Selection.of_image(args).narrow(proof, out, None)
     return Request(ami, out, session, proof, certifying)
 
 

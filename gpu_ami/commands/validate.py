@@ -194,7 +194,7 @@ def _ami_request(args: argparse.Namespace, progress: Progress) -> Request:
     signers = [] if args.dry_run else options.signers(args)
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
-    check_options.Selection.of_image(args).require_some(out, plan)
+    proof = check_options.Selection.of_image(args).narrow(proof, out, plan)
     agent = options.agent_package(args, progress)
     session = SessionRequest(args.where, agent, log_groups=args.log_groups, deadlines=deadlines)
     return Request(Launched(plan, args.ami, session, args.dry_run), out, proof, signers)
@@ -233,7 +233,7 @@ def _files_request(args: argparse.Namespace) -> Request:
         raise UsageError(f"--root {reason}")
     proof = ProofOptions(checks=args.checks, validator_options=check_options.validator_options(args))
     out = args.out or Path("out") / "files"
-    check_options.Selection(args.select, args.checks, [IMAGE_FILES_ALONE]).require_some(out, plan, "--tier=T0")
+    check_options.Selection(args.select, args.checks, [IMAGE_FILES_ALONE]).require_some(out, plan)
     return Request(Files(plan, args.root), out, proof, signers)
 
 

@@ -429,7 +429,8 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         verdicts = {host.verdict(self.roles) for host in self.hosts}
-        if self.unproven_instance_types or self.incomplete or not verdicts:
+        chosen = any(entry.part == left_out.Part.CHECKS for entry in self.left_out)  # also of image files alone
+        if self.unproven_instance_types or self.incomplete or chosen or not verdicts:
             verdicts.add(UNPROVEN)
         return worst(verdicts)
 

@@ -145,8 +145,9 @@ class ProofOptions:
     checks: the user's own. validator_options: of the validator's command line. restarts: those that are done and
     checked, of restarts.RESTARTS. max_cost: US dollars that the run may cost, builder included; None, NO_LIMIT: none.
     nodes: machines of one type that work together. join: the cluster to be a node of; "" for one of the proof's own,
-    None: not asked. boot_seconds: deadline of a host's reboot; None: that of its instance type. cancelled: set by
-    another thread, it ends the proof.
+    None: not asked. boot_seconds: deadline of a host's reboot; None: that of its instance type. no_files, no_machines:
+    why the image's files, or machines, are left out; "": they are not. cancelled: set by another thread, it ends the
+    proof.
     """
 
     instance_types: Sequence[str] = ()
@@ -157,6 +158,8 @@ class ProofOptions:
     nodes: int = 1
     join: str | None = None
     boot_seconds: float | None = None
+    no_files: str = ""
+    no_machines: str = ""
     cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
 
 

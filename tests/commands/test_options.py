@@ -11,7 +11,7 @@ from gpu_ami.cli import main
 from gpu_ami.commands import check_options
 from gpu_ami.commands import options as stages
 from gpu_ami.errors import UsageError
-from gpu_ami.validate import RESTARTS
+from gpu_ami.validate import A_MACHINE, RESTARTS
 
 
 def options(*words: str) -> list[str]:
@@ -101,11 +101,16 @@ def test_selection_is_the_validators(
     assert stages.restarts(args) == expected
 
 
+def selection(expression: str) -> check_options.Selection:
+    return check_options.Selection(expression, [], [A_MACHINE])
+
+
 @pytest.mark.slow
-def test_an_expression_that_pytest_refuses_is_refused_before_a_launch() -> None:
+def test_an_expression_that_pytest_refuses_is_refused_before_a_launch(tmp_path: Path) -> None:
     assert options("-k", "efa and not version") == ["-k", "efa and not version"]
+    assert selection("efa and not version").require_some(tmp_path, None) == {A_MACHINE}
     with pytest.raises(UsageError, match=r"-k 'a and \(' is no expression of pytest's") as refused:
-        options("-k", "a and (")
+        selection("a and (").require_some(tmp_path, None)
     assert "at column 8" in refused.value.details[0]
 
 

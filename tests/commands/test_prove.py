@@ -204,3 +204,32 @@ def test_a_selection_of_no_check_is_refused_before_anything_starts(
     else:
         assert (code, stages.calls) == (2, [])
         assert f"-k {words[words.index('-k') + 1]!r} selects no check" in said and "gpu-ami checks" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("expression", "lines"),
+    [
+        ("image.py", ["machines        none: -k 'image.py' selects none of their checks", "image files     checked"]),
+        (
+            "metrics.py",
+            [
+                "machines        1 of each: g5.xlarge",
+                "image files     not checked: -k 'metrics.py' selects none of their",
+            ],
+        ),
+    ],
+)
+def test_what_a_selection_leaves_without_checks_is_left_out(
+    expression: str, lines: list[str], stages: Stages, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A machine that boots for no check, or files of which no check ran, made the proof end with an error."""
+
+    def propose(_recipe: Path, _overrides: Any, _opened: Any, proof: ProofOptions, _building: Any) -> Any:
+        return pipeline.ProofPlan("x", proof, ("g5.xlarge",), cost.Estimate(1.0, {}), not proof.no_files)
+
+    monkeypatch.setattr(pipeline, "propose", propose)
+    assert cli.main(["prove", str(RECIPE), "-k", expression, "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert all(line in printed for line in lines) and stages.calls == []
