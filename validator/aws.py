@@ -78,6 +78,8 @@ _UNKNOWN_KEY = f"check the credentials: AWS does not know this access key{_REGIO
 _CLOCK = "the clock of this machine is wrong (`timedatectl` shows it): have it set by NTP, such as chrony"
 _SIGNATURE = "check the secret access key and the clock of this machine"
 _THROTTLED = "AWS limits the rate of this call for the account: wait, or run fewer machines at a time"
+_CONCURRENT = "another change of the same resource is under way: try again"
+_NOT_SUBSCRIBED = "the account is not subscribed to this service or AMI: accept its terms in AWS Marketplace"
 _SERVER = "an error of AWS's own: try again; https://health.aws.amazon.com shows outages"
 _KMS = "the KMS key is disabled, pending deletion, or not usable by the caller: kms_key_id of the --where file"
 _IN_USE = "something else still uses it, such as a network interface, an instance or an AMI: end that, then sweep again"
@@ -120,6 +122,10 @@ ERRORS: tuple[AwsError, ...] = (
     # Cancelled, expired, or a Capacity Block that has not begun.
     AwsError("InvalidCapacityReservationState", Kind.CAPACITY, CAPACITY_ADVICE),
     AwsError("SpotMaxPriceTooLow", Kind.CAPACITY, CAPACITY_ADVICE),
+    AwsError("InsufficientVolumeCapacity", Kind.CAPACITY, CAPACITY_ADVICE),
+    AwsError("InsufficientCapacityOnHost", Kind.CAPACITY, CAPACITY_ADVICE),
+    AwsError("InsufficientAddressCapacity", Kind.CAPACITY, CAPACITY_ADVICE),
+    AwsError("UnfulfillableCapacity", Kind.CAPACITY, CAPACITY_ADVICE),
     AwsError("SpotInstanceTermination", Kind.CAPACITY, _SPOT),
     AwsError("SpotInstanceShutdown", Kind.CAPACITY, _SPOT),
     AwsError(
@@ -173,6 +179,7 @@ ERRORS: tuple[AwsError, ...] = (
     # Of IAM Identity Center, in Packer's SDKs for Go (v1, v2).
     AwsError("SSOProviderInvalidToken", Kind.EXPIRED, _EXPIRED),
     AwsError("InvalidGrantException", Kind.EXPIRED, _EXPIRED),
+    AwsError("InvalidIdentityToken", Kind.EXPIRED, _EXPIRED),  # AssumeRoleWithWebIdentity, in CI
     AwsError(
         "RequestExpired",
         Kind.EXPIRED,
@@ -182,6 +189,8 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError("InvalidClientTokenId", Kind.CREDENTIALS, _UNKNOWN_KEY),
     AwsError("InvalidSignatureException", Kind.CREDENTIALS, _SIGNATURE),
     AwsError("SignatureDoesNotMatch", Kind.CREDENTIALS, _SIGNATURE),
+    AwsError("IncompleteSignature", Kind.CREDENTIALS, _SIGNATURE),
+    AwsError("MissingAuthenticationToken", Kind.CREDENTIALS, _SIGNATURE),
     AwsError("RequestTimeTooSkewed", Kind.CREDENTIALS, _CLOCK),
     AwsError("AuthFailure", Kind.CREDENTIALS, f"check the credentials and the clock of this machine{_REGION}"),
     AwsError("RequestLimitExceeded", Kind.THROTTLED, _THROTTLED),
@@ -195,6 +204,14 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError("LimitExceededException", Kind.THROTTLED, _THROTTLED),
     AwsError("LimitExceeded", Kind.THROTTLED, _THROTTLED),
     AwsError("SlowDown", Kind.THROTTLED, _THROTTLED),
+    AwsError("BandwidthLimitExceeded", Kind.THROTTLED, _THROTTLED),
+    AwsError("ProvisionedThroughputExceededException", Kind.THROTTLED, _THROTTLED),
+    AwsError("PriorRequestNotComplete", Kind.THROTTLED, _THROTTLED),
+    AwsError("TransactionInProgressException", Kind.THROTTLED, _CONCURRENT),
+    AwsError("TooManyUpdates", Kind.THROTTLED, _CONCURRENT),
+    AwsError("ConcurrentModificationException", Kind.THROTTLED, _CONCURRENT),
+    AwsError("OperationAbortedException", Kind.THROTTLED, _CONCURRENT),
+    AwsError("ResourceContention", Kind.THROTTLED, _CONCURRENT),
     AwsError("Blocked", Kind.REQUEST, "AWS has blocked the account: contact AWS Support"),
     AwsError(
         "PendingVerification",
@@ -204,8 +221,12 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError(
         "OptInRequired",
         Kind.REQUEST,
-        "the account is not subscribed to this service or AMI: accept its terms in AWS Marketplace",
+        _NOT_SUBSCRIBED,
     ),
+    AwsError("SubscriptionRequiredException", Kind.REQUEST, _NOT_SUBSCRIBED),
+    AwsError("NotSignedUp", Kind.REQUEST, _NOT_SUBSCRIBED),
+    AwsError("RegionDisabledException", Kind.REQUEST, "enable the region for the account (AWS STS, opt-in regions)"),
+    AwsError("InvalidAction", Kind.REQUEST, "this endpoint has no such action: compare region and endpoint"),
     # "Server error codes" of the EC2 API reference, and the common errors of other services.
     AwsError("InternalError", Kind.SERVER, _SERVER),
     AwsError("InternalFailure", Kind.SERVER, _SERVER),
@@ -219,6 +240,11 @@ ERRORS: tuple[AwsError, ...] = (
     AwsError("Unavailable", Kind.SERVER, _SERVER),
     AwsError("RequestTimeout", Kind.SERVER, _SERVER),
     AwsError("RequestTimeoutException", Kind.SERVER, _SERVER),
+    AwsError("InternalServiceFault", Kind.SERVER, _SERVER),
+    AwsError("ServiceFailure", Kind.SERVER, _SERVER),
+    AwsError("KMSInternalException", Kind.SERVER, _SERVER),
+    AwsError("DependencyTimeoutException", Kind.SERVER, _SERVER),
+    AwsError("IDPCommunicationError", Kind.SERVER, _SERVER),
     AwsError("InvalidKMSKey.InvalidState", Kind.REQUEST, _KMS),
     AwsError("KMSKeyNotAccessibleFault", Kind.REQUEST, _KMS),
     AwsError(

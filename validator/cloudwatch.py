@@ -126,13 +126,17 @@ class CloudWatch:
     def _client(self, service: str) -> Any:
         import boto3
         from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
 
-        session: Any = self._session or boto3.session.Session(
-            botocore_session=aws.session(), region_name=self.region, profile_name=self.profile
-        )
         # botocore must not retry: it would wait in the thread that all checks share.
         config = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
-        client = session.client(service, endpoint_url=self.endpoint, config=config)
+        try:
+            session: Any = self._session or boto3.session.Session(
+                botocore_session=aws.session(), region_name=self.region, profile_name=self.profile
+            )
+            client = session.client(service, endpoint_url=self.endpoint, config=config)
+        except (BotoCoreError, ValueError) as error:  # no such profile, or an endpoint that is no URL
+            raise ApiRefused(service, "", str(error), "check profile, region and endpoint of the place") from error
         if not self.endpoint and (url := aws.foreign_endpoint(client)):
             raise ApiRefused(service, "", f"{url} is not AWS's API", aws.ENDPOINT_ADVICE)
         limit_requests(client)
@@ -228,8 +232,10 @@ class CloudWatch:
             EndTime=end,
             ScanBy="TimestampDescending",
         )
-        for index, found in self.call("cloudwatch:GetMetricData", lambda: _datapoints(_bounded(read()))):
+        for index, found in self.call("cloudwatch:GetMetricData", lambda: _datapoints(_bounded(read()), len(series))):
             points[series[index]] += found
+        for metric in series:
+            points[metric].sort(key=lambda point: point.time, reverse=True)
 
     def known_series(self, namespace: str, dimensions: dict[str, str]) -> set[Series]:
         """All series with these dimensions in ListMetrics. They show unexpected series, but never prove arrival."""
@@ -253,7 +259,7 @@ class CloudWatch:
         request: GetLogEventsRequestTypeDef = {"logGroupName": group, "logStreamName": stream, "startFromHead": True}
         if since:
             request["startTime"] = int(since * 1000)
-        token, deadline = "", time.monotonic() + RETRY_SECONDS
+        token, deadline, before = "", time.monotonic() + RETRY_SECONDS, list[Any]()
         while True:
             try:
                 page = self.call("logs:GetLogEvents", functools.partial(self._log_events, request))
@@ -261,9 +267,11 @@ class CloudWatch:
                 if error.code == "ResourceNotFoundException":
                     return None
                 raise
+            if page["nextForwardToken"] == token and page["events"] == before:
+                return events  # the last page once more
+            before = page["events"]
             events += [
-                LogEvent(event["timestamp"] / 1000, event["ingestionTime"] / 1000, event["message"])
-                for event in page["events"]
+                LogEvent(event["timestamp"] / 1000, event["ingestionTime"] / 1000, event["message"]) for event in before
             ]
             if time.monotonic() > deadline:
                 raise ApiRefused("logs:GetLogEvents", "", _NO_END.format(RETRY_SECONDS), _NOT_AWS_HINT)
@@ -329,10 +337,11 @@ def _bounded(pages: Iterable[Page]) -> Iterator[Page]:
         yield page
 
 
-def _datapoints(pages: Iterable[GetMetricDataOutputTypeDef]) -> list[tuple[int, list[Point]]]:
+def _datapoints(pages: Iterable[GetMetricDataOutputTypeDef], queries: int) -> list[tuple[int, list[Point]]]:
     """Number of each query, and points of it.
 
-    _ForbiddenAnswer: of one of them. _PartialAnswer: CloudWatch's last word on a query is not `Complete`.
+    _ForbiddenAnswer: of one of them. _PartialAnswer: CloudWatch's last word on a query is not `Complete`, or it has
+    none: a query without datapoints has a result, too.
     """
     status: dict[str, str] = {}
     points: list[tuple[int, list[Point]]] = []
@@ -342,11 +351,15 @@ def _datapoints(pages: Iterable[GetMetricDataOutputTypeDef]) -> list[tuple[int, 
             if result.get("StatusCode") == _FORBIDDEN:
                 raise _ForbiddenAnswer("".join(reasons).removeprefix(": ") or "it gives no reason")
             status[result["Id"]] = f"{result.get('StatusCode', _COMPLETE)}{''.join(reasons)}"
-            pairs = list(zip(result["Timestamps"], result["Values"], strict=False))
+            if len(result["Timestamps"]) != len(result["Values"]):
+                raise NotOfAws(f"{len(result['Timestamps'])} timestamps and {len(result['Values'])} values")
+            pairs = list(zip(result["Timestamps"], result["Values"], strict=True))
             points.append((_number(result["Id"]), [Point(start.timestamp(), value) for start, value in pairs]))
     partial = sorted({text for text in status.values() if text.partition(":")[0] != _COMPLETE})
     if partial:
         raise _PartialAnswer(f"not all datapoints were read: {', '.join(partial)}")
+    if len(status) < queries:
+        raise _PartialAnswer(f"not all datapoints were read: {queries - len(status)} of {queries} queries: no result")
     return points
 
 

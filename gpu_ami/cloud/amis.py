@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 POLL_SECONDS = 2.0
+_GONE_SECONDS = 300.0  # for which an AMI that was made is in no list, before it counts as gone
 
 
 def create(
@@ -47,7 +48,8 @@ def create(
         ami = _create(cloud, instance_id, name, incomplete)
         cloud.created(ami)
         snapshots = _wait(cloud, ami, time.monotonic() + timeout)
-        cloud.persistent(lambda: _tag(cloud, [ami, *snapshots], tags))
+        cloud.created(ami)  # another server may know it later than the one that called it available
+        cloud.repeatable([ami], lambda: _tag(cloud, [ami, *snapshots], tags))
     except BaseException as error:
         if ami:
             _take_back(cloud, ami, error, on_leftover)
@@ -114,24 +116,35 @@ def _made_of(cloud: Cloud, instance_id: str, name: str, duplicate: CloudError) -
 
 
 def _wait(cloud: Cloud, ami: str, deadline: float) -> list[str]:
-    """The snapshots of an AMI as soon as it is available."""
-    state = "unknown"
+    """The snapshots of an AMI as soon as it is available and names them."""
+    state, listed_at = "unknown", time.monotonic()
     while time.monotonic() < deadline:
         try:
             image = cloud.image(ami)
+            _require_listed(cloud, ami, image, listed_at)
+            listed_at = time.monotonic() if image else listed_at
         except CloudError as error:
             if not aws_errors.may_pass(error):
                 raise
-            image = None
+            image, listed_at = None, time.monotonic()  # nothing is known of it
         state = image.get("State", "unknown") if image else state
-        if image and state == "available":
-            devices = image.get("BlockDeviceMappings", [])
-            return [device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {})]
-        if image and state in ("failed", "error", "invalid", "deregistered"):
+        volumes = [device["Ebs"] for device in image.get("BlockDeviceMappings", []) if "Ebs" in device] if image else []
+        snapshots = [volume["SnapshotId"] for volume in volumes if "SnapshotId" in volume]
+        if image and state == "available" and (snapshots or not volumes):
+            return snapshots
+        if image and state in ("failed", "error", "invalid", "deregistered", "disabled"):
             reason = image.get("StateReason", {}).get("Message", "no reason given")
             raise CloudError(f"image {ami} is {state}: {reason}", hint="build again")
         time.sleep(POLL_SECONDS)
     raise CloudError(f"image {ami} is {state} at the end of the build's time, expected available", hint="build again")
+
+
+def _require_listed(cloud: Cloud, ami: str, image: ImageTypeDef | None, listed_at: float) -> None:
+    """CloudError: an AMI that was made is in no list for so long that it is not late, but gone."""
+    seconds = 0.0 if image else time.monotonic() - listed_at
+    if seconds > max(cloud.place.api.consistent_seconds, _GONE_SECONDS):
+        hint = "somebody deregistered it, or EC2 lost it (CloudTrail: DeregisterImage); build again"
+        raise CloudError(f"image {ami} is gone: DescribeImages has not listed it for {seconds:.0f} s", hint=hint)
 
 
 TAG_LAYER, TAG_DIGEST = "gpu-ami:layer", "gpu-ami:layer-digest"

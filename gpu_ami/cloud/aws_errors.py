@@ -63,6 +63,16 @@ _NO_CREDENTIALS = re.compile(r"No valid credential sources found|NoCredentialPro
 _NOT_SENT = re.compile(r"RequestError: send request failed|\brequest send failed, ")
 _NOT_PARSED = re.compile(r"SerializationError: |\bdeserialization failed, |\bapi error UnknownError: ")
 _REACHABLE_HINT = "is the endpoint reachable from this machine?"
+_NO_REASON = "EC2 gives no reason: its console, in evidence/, and CloudTrail may say who or what ended it"
+_NOT_OBTAINED = (
+    "the credentials could not be obtained: `aws sts get-caller-identity` with the same profile shows why"
+    " (credential_process, IMDS, the container's or web identity's role)"
+)
+
+
+def is_gone(code: str) -> bool:
+    """Whether what is to be removed is not there: EC2 says of a deregistered AMI that it is unavailable."""
+    return is_not_found(code) or code == "InvalidAMIID.Unavailable"
 
 
 def may_pass(error: GpuAmiError) -> bool:
@@ -73,6 +83,12 @@ def may_pass(error: GpuAmiError) -> bool:
 def may_have_happened(error: GpuAmiError) -> bool:
     """Whether AWS may have done what it was asked for: its answer was lost, is not one, or is an error of its own."""
     return isinstance(error, Unreachable | ForeignAnswer) or classify(error.code).kind is Kind.SERVER
+
+
+def settles(error: GpuAmiError) -> bool:
+    """Whether this answer to a repeated call says that the earlier ones did nothing: AWS judged the request itself."""
+    kinds = (Kind.SERVER, Kind.THROTTLED, Kind.DENIED, Kind.EXPIRED, Kind.CREDENTIALS)
+    return not isinstance(error, Unreachable | ForeignAnswer) and classify(error.code).kind not in kinds
 
 
 def is_quota(code: str) -> bool:
@@ -110,7 +126,17 @@ def from_state_reason(text: str, code: str, message: str) -> GpuAmiError:
     short = "InsufficientInstanceCapacity" in f"{code} {message}"
     row = classify("InsufficientInstanceCapacity" if short else _of_state(code), message)
     detail = message if message.startswith(code) else f"{code}: {message}"
-    return _kind(row)(text, details=[detail] if detail else [], hint=row.advice, code=code)
+    hint = row.advice if detail else _NO_REASON
+    return _kind(row)(text, details=[detail] if detail else [], hint=hint, code=code)
+
+
+def from_ended_instance(text: str, instance: Mapping[str, Any]) -> GpuAmiError:
+    """The same for an instance as DescribeInstances has it: its StateReason, else its StateTransitionReason."""
+    why = instance.get("StateReason", {})
+    code, message = why.get("Code", ""), why.get("Message", "")
+    if not code and not message:
+        code, message = _state_reason(instance.get("StateTransitionReason", ""))
+    return from_state_reason(text, code, message)
 
 
 def _of_state(code: str) -> str:
@@ -193,10 +219,12 @@ def _limited(action: str) -> Iterator[None]:
 
 
 def check_limit(**_: object) -> None:
-    """Handler of botocore's event `before-send`. CloudError: the action has taken too long, as when pages never end."""
+    """Handler of botocore's event `before-send`. Unreachable: the action has taken too long, as when pages never end,
+    or answers do not arrive; what it asked for may have happened.
+    """
     if _limit.action and time.monotonic() > _limit.ends:
         text = f"{_limit.action}: no end of answers after {ACTION_SECONDS:.0f} s"
-        raise CloudError(text, hint=_NOT_AWS_HINT)
+        raise Unreachable(text, hint=_NOT_AWS_HINT)
 
 
 def check_origin(http_response: Any, parsed: Mapping[str, Any], **_: object) -> None:
@@ -245,7 +273,26 @@ def _from_client_error(action: str, response: Mapping[str, Any], text: str) -> G
         if status >= 500 or code.startswith("5"):  # of a gateway, or of AWS's own load balancer
             return Unreachable(f"{action}: HTTP status {status or code} without an error of AWS", hint=_NOT_AWS_HINT)
         return _not_aws(action, f"HTTP status {status or '?'}")
-    return from_code(action, code, answer.get("Message", text))
+    status, message = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0), answer.get("Message", text)
+    if (status >= 500 or status == 429) and not is_known(code) and not is_not_found(code):
+        hint = classify("InternalError" if status >= 500 else "Throttling").advice
+        return Unreachable(f"{action}: {code}", details=[message] if message else [], hint=hint, code=code)
+    return from_code(action, code, message)
+
+
+def _from_botocore(action: str, error: Exception) -> GpuAmiError:
+    """The error for one of botocore's own: of settings, of where credentials come from, of the transport."""
+    from botocore import exceptions as botocore
+
+    text = f"{action}: {error}"
+    settings = (botocore.ConfigNotFound, botocore.ConfigParseError, botocore.InvalidConfigError)
+    if isinstance(error, (*settings, botocore.InfiniteLoopConfigError)):
+        return UsageError(text, hint="correct ~/.aws/config, or the file that AWS_CONFIG_FILE names")
+    if isinstance(error, (botocore.CredentialRetrievalError, botocore.MetadataRetrievalError)):
+        return CloudError(text, hint=_NOT_OBTAINED)
+    broken = (botocore.HTTPClientError, botocore.EndpointConnectionError, botocore.ConnectTimeoutError)
+    kind = Unreachable if isinstance(error, (*broken, botocore.IncompleteReadError)) else CloudError
+    return kind(text, hint=_REACHABLE_HINT)
 
 
 @contextmanager
@@ -281,17 +328,7 @@ def translated(action: str) -> Iterator[None]:
             raise CloudError(f"{action}: {error}", hint=hint) from error
         raise Unreachable(f"{action}: {error}", hint=_REACHABLE_HINT) from error  # such as its end in the handshake
     except exceptions.BotoCoreError as error:
-        broken = isinstance(
-            error,
-            (
-                exceptions.HTTPClientError,
-                exceptions.EndpointConnectionError,
-                exceptions.ConnectTimeoutError,
-                exceptions.IncompleteReadError,
-            ),
-        )
-        kind = Unreachable if broken else CloudError
-        raise kind(f"{action}: {error}", hint=_REACHABLE_HINT) from error
+        raise _from_botocore(action, error) from error
     except ResponseParserError as error:
         reason = str(error).partition(", invalid XML received")[0].partition(":\n")[0]
         raise _not_aws(action, reason) from error

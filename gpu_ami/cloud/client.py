@@ -204,15 +204,27 @@ class Cloud:
 
     def _launch(self, launch: Launch, way: capacity.Way, subnet_id: str) -> list[str]:
         """One attempt: instances that are terminated again where one does not come as far as it is waited for."""
-        asked = request(launch, self.place, way, subnet_id, self.ec2)
+        asked = self.persistent(
+            lambda: request(launch, self.place, way, subnet_id, self.ec2), lambda: launch.is_cancelled
+        )
         asked["ClientToken"] = uuid.uuid4().hex  # EC2 answers a repeated call with the instances of the first
         known = [launch.key_name, launch.ami]
+        may_run = (
+            False  # of all calls of this attempt: the last one may be refused where an earlier one's answer was lost
+        )
+
+        def run_instances() -> list[str]:
+            nonlocal may_run
+            try:
+                return self._run_instances(launch, asked)
+            except GpuAmiError as error:
+                may_run = aws_errors.may_have_happened(error) or (may_run and not aws_errors.settles(error))
+                raise
+
         try:
-            instance_ids = self.persistent(
-                lambda: self._consistent(known, lambda: self._run_instances(launch, asked)), lambda: launch.is_cancelled
-            )
+            instance_ids = self.persistent(lambda: self._consistent(known, run_instances), lambda: launch.is_cancelled)
         except BaseException as error:
-            if not isinstance(error, GpuAmiError) or aws_errors.may_have_happened(error):
+            if not isinstance(error, GpuAmiError) or may_run:
                 self._take_back_unknown(launch, asked["ClientToken"], error)
             raise
         for instance_id in instance_ids:
@@ -309,6 +321,13 @@ class Cloud:
                 self._say_outage(error, deadline)
             time.sleep(POLL_SECONDS)
 
+    def repeatable(self, new: Sequence[str], call: Callable[[], _Answer]) -> _Answer:
+        """The call, which does no harm twice, as `persistent`; also while AWS does not know what was created just now.
+
+        new: ids that `created` got.
+        """
+        return self.persistent(lambda: self._consistent(new, call))
+
     def _say_outage(self, error: CloudError, deadline: float) -> None:
         """Says that a call is repeated, and until when; of many machines and calls, one line in a while."""
         now = time.monotonic()
@@ -388,6 +407,8 @@ class Cloud:
         while True:
             instance = self._answer_or_none(instance_id, deadline)
             if instance is None:
+                if cancelled():
+                    raise CloudError(f"the wait for {instance_id} was cancelled")
                 time.sleep(POLL_SECONDS)
                 continue
             state = instance["State"]["Name"]
@@ -397,8 +418,7 @@ class Cloud:
             # A start that fails goes back to `stopped`; the reason of the stop before it is the user's (Client.…).
             failed = state == "stopped" and expected == "running" and why.get("Code", "").startswith("Server.")
             if failed or (state in ("terminated", "shutting-down") and expected != "terminated"):
-                text = f"{instance_id} is {state}, expected {expected}"
-                raise aws_errors.from_state_reason(text, why.get("Code", ""), why.get("Message", ""))
+                raise aws_errors.from_ended_instance(f"{instance_id} is {state}, expected {expected}", instance)
             if cancelled():
                 raise CloudError(f"the wait for {instance_id} was cancelled")
             if time.monotonic() > deadline:
@@ -476,8 +496,9 @@ class Cloud:
     def image(self, ami: str) -> ImageTypeDef | None:
         """The image, or None where it is not there any more."""
         with _translated(f"describing {ami}"):
-            images = self.ec2.describe_images(Filters=[{"Name": "image-id", "Values": [ami]}])["Images"]
-        return images[0] if images else None
+            only: list[FilterTypeDef] = [{"Name": "image-id", "Values": [ami]}]
+            pages = self.ec2.get_paginator("describe_images").paginate(Filters=only)  # a first page may be empty
+            return next((image for page in pages for image in page["Images"]), None)
 
     def require_imds_v2(self, ami: str) -> None:
         """Makes every launch from this image ask for IMDSv2 (ModifyImageAttribute)."""

@@ -56,8 +56,14 @@ def _names(cloud: Cloud) -> Iterator[str]:
 
 def write(cloud: Cloud, name: str, ami: str, *, overwrite: bool) -> None:
     """Writes a parameter and reads it back. CloudError: AWS refused it, or another value is there in the end."""
-    with aws_errors.translated(f"writing SSM parameter {name} in {cloud.place.region}"):
-        cloud.client("ssm").put_parameter(Name=name, Value=ami, Type="String", DataType=DATA_TYPE, Overwrite=overwrite)
+    try:
+        with aws_errors.translated(f"writing SSM parameter {name} in {cloud.place.region}"):
+            cloud.client("ssm").put_parameter(
+                Name=name, Value=ami, Type="String", DataType=DATA_TYPE, Overwrite=overwrite
+            )
+    except CloudError as error:  # it may be ours: of an earlier call, whose answer was lost
+        if error.code != "ParameterAlreadyExists" or read(cloud, [name]).get(name, Parameter("")).value != ami:
+            raise
     deadline, value = time.monotonic() + READ_BACK_SECONDS, ""
     while time.monotonic() < deadline:
         value = read(cloud, [name]).get(name, Parameter("")).value

@@ -111,12 +111,12 @@ def remove(cloud: Cloud, resource: Resource) -> None:
     """Ends one leftover; instances are waited for, since what hangs on them can go only afterwards."""
     if resource.kind == "instance":
         cloud.terminate([resource.id])
-        if cloud.instance(resource.id)["State"]["Name"] != "terminated":
+        if cloud.persistent(lambda: cloud.instance(resource.id))["State"]["Name"] != "terminated":
             cloud.say(f"instance {resource.id}: terminating; waiting up to {_ENDING_SECONDS:.0f} s")
             cloud.wait_for_state(resource.id, "terminated", _ENDING_SECONDS)
         return
     if resource.kind == "log-group":
-        log_groups.delete(cloud, resource.id)
+        retried(lambda: log_groups.delete(cloud, resource.id), (), IN_USE_SECONDS, cloud.say)
         return
     if resource.untagged:
         _claim(cloud, resource)

@@ -178,12 +178,17 @@ def _sweep_schedules(cloud: Cloud, records: Iterable[runs.Record], progress: Pro
 def _sweep_listed_apart(
     cloud: Cloud, records: Iterable[runs.Record], progress: Progress, dry_run: bool
 ) -> Iterator[Swept]:
-    """Removes what has list calls of its own. It is free: a caller may lack the permission."""
+    """Removes what has list calls of its own. It is free: a caller may lack the permission.
+
+    Where the list fails otherwise, the records of dead runs stay.
+    """
     for what, listed in _LISTED_APART.items():
         try:
             found = listed(cloud)
         except CloudError as error:
             progress.note(f"{what}: not removed: {error}")
+            if aws_errors.may_pass(error):
+                yield Swept(what, "*", "", "not listed", "not removed", _sentence(error))
             continue
         for resource in found:
             reason = why_leftover(dict(resource.tags), records, cloud.place)
@@ -269,7 +274,7 @@ def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, d
             outcome = "removed"
         except CloudError as error:
             # Gone since it was listed; or not known yet, and then it is listed again.
-            gone = aws_errors.is_not_found(error.code)
+            gone = aws_errors.is_gone(error.code)
             outcome, refusal = ("removed", "") if gone else ("not removed", _sentence(error))
     swept = Swept(resource.kind, resource.id, run, reason, outcome, refusal)
     progress.note(f"{resource.kind} {resource.id} of run {run} ({reason}): {swept.text}")

@@ -100,7 +100,8 @@ def _instances(cloud: Cloud, selection: Selection) -> list[Any]:
     asked: dict[str, Any] = {"InstanceIds": list(selection.instance_ids)} if selection.instance_ids else {}
     with aws_errors.translated("listing the machines"):
         pages = cloud.ec2.get_paginator("describe_instances").paginate(Filters=filters, **asked)
-        return [row for page in pages for each in page["Reservations"] for row in each.get("Instances", [])]
+        rows = [row for page in pages for each in page["Reservations"] for row in each.get("Instances", [])]
+        return list({str(row["InstanceId"]): row for row in rows}.values())  # pages may repeat one
 
 
 def _machine(row: Any, pings: Mapping[str, str]) -> FleetMachine:
@@ -131,10 +132,15 @@ def newest_event(cloud: Cloud, group: str, stream: str) -> float | None:
     since = int((time.time() - _LOOK_BACK_SECONDS) * 1000)
     try:
         with aws_errors.translated(f"reading log group {group}, stream {stream}"):
-            answer = cloud.client("logs").get_log_events(
-                logGroupName=group, logStreamName=stream, startTime=since, startFromHead=False, limit=10
-            )
-            return max((event["timestamp"] / 1000 for event in answer["events"]), default=None)
+            asked: dict[str, str] = {}
+            while True:  # a page may be empty although an earlier one has events; the last one repeats the token
+                answer = cloud.client("logs").get_log_events(
+                    logGroupName=group, logStreamName=stream, startTime=since, startFromHead=False, limit=10, **asked
+                )
+                token = answer.get("nextBackwardToken", "")
+                if answer["events"] or not token or token == asked.get("nextToken"):
+                    return max((event["timestamp"] / 1000 for event in answer["events"]), default=None)
+                asked = {"nextToken": token}
     except GpuAmiError as error:
         if error.code != "ResourceNotFoundException":
             raise
@@ -205,7 +211,14 @@ def run(
     reachable = [each.instance_id for each in machines if not each.silence]
     for start in range(0, len(reachable), _TARGETS_AT_A_TIME):
         chunk = reachable[start : start + _TARGETS_AT_A_TIME]
-        command = Running(_send(cloud, chunk, document, parameters, limits), set(chunk), time.monotonic() + seconds)
+        try:
+            sent = _send(cloud, chunk, document, parameters, limits)
+        except CloudError as error:
+            if start:
+                ran = f"{document} was carried out on {start} of {len(reachable)} machines before"
+                error.details = (*error.details, f"{ran}; the same command again repeats it there")
+            raise
+        command = Running(sent, set(chunk), time.monotonic() + seconds)
         for done in _follow(cloud, command):
             on_update(len(outcomes) + done, len(machines))
         outcomes |= command.outcomes
@@ -251,7 +264,8 @@ def invocations(cloud: Cloud, command: Running) -> list[Any]:
                 row for page in pages.paginate(CommandId=command.id, Details=True) for row in page["CommandInvocations"]
             ]
     except CloudError as error:
-        if not aws_errors.may_pass(error) or time.monotonic() > command.ends:
+        is_new = error.code == "InvalidCommandId"  # the server that was asked does not know it yet
+        if not (aws_errors.may_pass(error) or is_new) or time.monotonic() > command.ends:
             raise
         return []
 
@@ -266,15 +280,20 @@ def _outcome(cloud: Cloud, command_id: str, row: Any) -> Outcome:
     listed = str(failed.get("Output", ""))
     if row["Status"] == SUCCESS and len(listed) < _LISTED_CHARACTERS and _ERRORS_FOLLOW not in listed:
         return Outcome(SUCCESS, listed, int(failed["ResponseCode"]))  # all of it: one call a machine less
-    with aws_errors.translated(f"reading the result of command {command_id}"):
-        result = cloud.client("ssm").get_command_invocation(
-            CommandId=command_id, InstanceId=row["InstanceId"], PluginName=failed["Name"]
-        )
-        code, out, err = int(result["ResponseCode"]), result["StandardOutputContent"], result["StandardErrorContent"]
+    code, out, err = cloud.persistent(lambda: _result(cloud, command_id, row["InstanceId"], failed["Name"]))
     if row["Status"] == SUCCESS:
         return Outcome(SUCCESS, out, code)
     said = "\n".join((err or out).strip().splitlines()[-_LAST_LINES:])
     return Outcome(str(row["Status"]), said or details, code)
+
+
+def _result(cloud: Cloud, command_id: str, instance_id: str, plugin: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a plugin."""
+    with aws_errors.translated(f"reading the result of command {command_id}"):
+        result = cloud.client("ssm").get_command_invocation(
+            CommandId=command_id, InstanceId=instance_id, PluginName=plugin
+        )
+        return int(result["ResponseCode"]), result["StandardOutputContent"], result["StandardErrorContent"]
 
 
 _STANDARD_BYTES, _ADVANCED_BYTES = 4096, 8192
@@ -324,13 +343,23 @@ def _update(cloud: Cloud, name: str, text: str) -> None:
 def _wait_until_active(cloud: Cloud, name: str) -> None:
     deadline = time.monotonic() + _ACTIVE_SECONDS
     while True:
-        with aws_errors.translated(f"reading document {name}"):
-            status = cloud.client("ssm").describe_document(Name=name)["Document"]["Status"]
+        status = _document_status(cloud, name)
         if status == "Active":
             return
         if status == "Failed" or time.monotonic() > deadline:
             raise CloudError(f"document {name}: expected Active, got {status}")
         time.sleep(_DOCUMENTS_POLL_SECONDS)
+
+
+def _document_status(cloud: Cloud, name: str) -> str:
+    """Status of a document that was made; `Creating` where the server that was asked does not know it yet."""
+    try:
+        with aws_errors.translated(f"reading document {name}"):
+            return str(cloud.client("ssm").describe_document(Name=name)["Document"]["Status"])
+    except GpuAmiError as error:
+        if error.code not in _ABSENT:
+            raise
+        return "Creating"
 
 
 def ensure_parameter(cloud: Cloud, name: str, value: str) -> None:
@@ -339,8 +368,12 @@ def ensure_parameter(cloud: Cloud, name: str, value: str) -> None:
     if size > _ADVANCED_BYTES:
         raise CloudError(f"parameter {name}: {size} bytes, at most {_ADVANCED_BYTES}")
     tier = "Standard" if size <= _STANDARD_BYTES else "Advanced"
-    with aws_errors.translated(f"writing parameter {name}"):
-        cloud.client("ssm").put_parameter(Name=name, Value=value, Type="String", Overwrite=True, Tier=tier)
+
+    def write() -> None:
+        with aws_errors.translated(f"writing parameter {name}"):
+            cloud.client("ssm").put_parameter(Name=name, Value=value, Type="String", Overwrite=True, Tier=tier)
+
+    cloud.persistent(write)
 
 
 def ensure_association(
@@ -352,24 +385,35 @@ def ensure_association(
     same time (CreateAssociation: MaxConcurrency defaults to 100 %).
     """
     remove_associations(cloud, name)
-    with aws_errors.translated(f"creating association {name}"):
-        answer = cloud.client("ssm").create_association(
-            Name=document, AssociationName=name, Targets=[dict(each) for each in targets],
-            MaxConcurrency=limits.max_concurrency, MaxErrors=limits.max_errors,
-        )  # fmt: skip
-        return str(answer["AssociationDescription"]["AssociationId"])
+    try:
+        with aws_errors.translated(f"creating association {name}"):
+            answer = cloud.client("ssm").create_association(
+                Name=document, AssociationName=name, Targets=[dict(each) for each in targets],
+                MaxConcurrency=limits.max_concurrency, MaxErrors=limits.max_errors,
+            )  # fmt: skip
+            return str(answer["AssociationDescription"]["AssociationId"])
+    except CloudError as error:
+        made = _associations(cloud, name) if error.code == "AssociationAlreadyExists" else []
+        if not made or not aws_errors.was_repeated(error):
+            raise
+        return made[0]  # of the first call, whose answer was lost
 
 
 def remove_associations(cloud: Cloud, name: str) -> list[str]:
     """Ids of the associations of this name that were removed."""
-    ssm = cloud.client("ssm")
+    ids = _associations(cloud, name)
+    for each in ids:
+        delete = cloud.client("ssm").delete_association
+        _unless_absent(f"deleting association {name}", delete, AssociationId=each)
+    return ids
+
+
+def _associations(cloud: Cloud, name: str) -> list[str]:
+    """Ids of the associations of this name."""
     with aws_errors.translated(f"looking up association {name}"):
         filters = [{"key": "AssociationName", "value": name}]
-        pages = ssm.get_paginator("list_associations").paginate(AssociationFilterList=filters)
-        ids = [str(row["AssociationId"]) for page in pages for row in page["Associations"]]
-    for each in ids:
-        _unless_absent(f"deleting association {name}", ssm.delete_association, AssociationId=each)
-    return ids
+        pages = cloud.client("ssm").get_paginator("list_associations").paginate(AssociationFilterList=filters)
+        return [str(row["AssociationId"]) for page in pages for row in page["Associations"]]
 
 
 def remove_documents(cloud: Cloud, names: Iterable[str]) -> list[str]:

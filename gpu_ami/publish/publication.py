@@ -87,7 +87,7 @@ def _look(
     record = RegionRecord(where.region)
     cloud = steps.cloud_of(place, where.region)
     try:
-        view = steps.observe(cloud, release, policy, where, now)
+        view = cloud.persistent(lambda: steps.observe(cloud, release, policy, where, now))
         record.ami = view.image.id if view.image else ""
         record.parameters = {name: row.value for name, row in sorted(view.parameters.items())}
         record.notices = list(steps.notices(policy, view, now))
@@ -282,7 +282,7 @@ class Execution:
 
     def carry_out(self, step: Step) -> None:
         """CloudError: AWS refused it, or the result is not there."""
-        self._changes[step.name](step)
+        self.cloud.repeatable([self.ami], lambda: self._changes[step.name](step))
 
     def image(self, ami: str = "") -> Image:
         """The image as DescribeImages has it. CloudError: it is not there."""
@@ -327,6 +327,7 @@ class Execution:
                 raise CloudError(f"{self.ami} in {self.region} is {state} after {waited:.0f} s", hint=hint)
             if looks < LOOKS:
                 time.sleep(POLL_SECONDS)
+        self.cloud.created(self.ami)  # the servers that get the next calls may know it later
 
     def _look(self, began: float) -> Image | None:
         """The image; None while it is not visible yet, or the look may succeed later."""
@@ -384,7 +385,7 @@ class Execution:
 
     def _retire(self, step: Step) -> None:
         """The pinned parameter goes first: it never names an AMI that is gone."""
-        if self.image(step.ami).is_protected:
+        if any(image.is_protected for image in images(self.cloud, "image-id", [step.ami])):
             with aws_errors.translated(f"removing the deregistration protection of {step.ami} in {self.region}"):
                 self.cloud.ec2.disable_image_deregistration_protection(ImageId=step.ami)
         if step.values[0]:
@@ -392,8 +393,14 @@ class Execution:
         self._deregister(step.ami)
 
     def _deregister(self, ami: str) -> None:
-        with aws_errors.translated(f"deregistering {ami} in {self.region}"):
-            answer = self.cloud.ec2.deregister_image(ImageId=ami, DeleteAssociatedSnapshots=True)
+        try:
+            with aws_errors.translated(f"deregistering {ami} in {self.region}"):
+                answer = self.cloud.ec2.deregister_image(ImageId=ami, DeleteAssociatedSnapshots=True)
+        except CloudError as error:
+            if not aws_errors.is_gone(error.code):
+                raise
+            self.progress.note(f"{ami} in {self.region} is gone already; `gpu-ami sweep` looks for its snapshots")
+            return
         kept = [row for row in answer.get("DeleteSnapshotResults", []) if row.get("ReturnCode") != "success"]
         for row in kept:
             self.progress.note(f"{row.get('SnapshotId')} of {ami} is not deleted: {row.get('ReturnCode')}")

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import Cloud, amis, aws_errors, runs, tags_of
@@ -102,13 +102,13 @@ class Release:
 
 
 def images(cloud: Cloud, name: str, values: Sequence[str]) -> list[Image]:
-    """This account's images by a filter, deprecated ones included."""
+    """This account's images by a filter, deprecated ones included; each once, whatever the pages repeat."""
     filters: list[FilterTypeDef] = [{"Name": name, "Values": list(values)}]
     with aws_errors.translated(f"listing images in {cloud.place.region}"):
         pages = cloud.ec2.get_paginator("describe_images").paginate(
             Owners=["self"], Filters=filters, IncludeDeprecated=True
         )
-        return [Image.of(row) for page in pages for row in page["Images"]]
+        return list({row["ImageId"]: Image.of(row) for page in pages for row in page["Images"]}.values())
 
 
 def snapshots(cloud: Cloud, image: Image) -> dict[str, tuple[dict[str, str], str]]:
@@ -154,11 +154,12 @@ def _kept(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_time(text: str) -> datetime | None:
-    """A time of AWS or of a tag; None where it is none."""
+    """A time of AWS or of a tag; UTC where it names no zone, None where it is none."""
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 # EC2 rounds to the minute and refuses a time in the past.

@@ -126,6 +126,8 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(publication, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr("gpu_ami.cloud.client.OUTAGE_SECONDS", 0.3)
+    monkeypatch.setattr("gpu_ami.cloud.client.POLL_SECONDS", 0.05)
     monkeypatch.setattr(image_parameters, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(image_parameters, "READ_BACK_SECONDS", 0.3)
     from moto.backends import get_backend

@@ -269,3 +269,60 @@ def test_a_log_event_without_its_times_is_refused(cloudwatch: CloudWatch, monkey
     answer_logs(cloudwatch, get_log_events=page)
     with pytest.raises(ApiRefused, match="the answer is not one of AWS: it has no 'timestamp'"):
         cloudwatch.events(GROUP, STREAM)
+
+
+def result(*points: tuple[int, float], number: int = 0, **more: Any) -> dict[str, Any]:
+    times = [datetime.fromtimestamp(moment, UTC) for moment, _ in points]
+    values = [value for _, value in points]
+    return {"Id": f"q{number}", "Timestamps": times, "Values": values, "StatusCode": "Complete", **more}
+
+
+def test_points_are_the_newest_first_in_whatever_order_they_come(cloudwatch: CloudWatch) -> None:
+    cloudwatch.__dict__["metrics"] = metric_data(result((100, 1.0), (300, 3.0)), result((200, 2.0)))
+    series = Series("CWAgent", "m", ())
+    assert [point.value for point in cloudwatch.points([series], 0, 10)[series]] == [3.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ([], "2 of 2 queries: no result"),
+        ([result((100, 1.0), number=1)], "1 of 2 queries: no result"),
+        ([result((100, 1.0), Values=[])], "1 timestamps and 0 values"),
+    ],
+)
+def test_a_query_without_a_result_is_not_a_series_without_datapoints(
+    cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch, answer: list[dict[str, Any]], said: str
+) -> None:
+    monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
+    cloudwatch.__dict__["metrics"] = metric_data(*answer)
+    with pytest.raises(ApiRefused, match=said):
+        cloudwatch.points([Series("CWAgent", "m", ()), Series("CWAgent", "n", ())], 0, 10)
+
+
+def test_a_last_page_that_is_sent_twice_has_its_events_once(cloudwatch: CloudWatch) -> None:
+    event = {"timestamp": 1000, "ingestionTime": 2000, "message": "NVRM: Xid"}
+    answer_logs(cloudwatch, get_log_events={"events": [event], "nextForwardToken": "t"})
+    assert [one.message for one in cloudwatch.events(GROUP, STREAM) or []] == ["NVRM: Xid"]
+
+
+def test_events_under_a_token_that_repeats_are_read(cloudwatch: CloudWatch) -> None:
+    pages: list[Any] = [
+        {"events": [{"timestamp": number, "ingestionTime": number, "message": text}], "nextForwardToken": "t"}
+        for number, text in enumerate(("first", "second"))
+    ]
+    answer_logs(cloudwatch, get_log_events=lambda **_: pages.pop(0))
+    assert [one.message for one in cloudwatch.events(GROUP, STREAM) or []] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"profile": "nope"}, r"profile \(nope\) could not be found"),
+        ({"endpoint": "no url"}, "Invalid endpoint: no url"),
+    ],
+)
+def test_a_client_that_cannot_be_made_is_a_refusal(made: dict[str, str], said: str) -> None:
+    cloudwatch = CloudWatch("us-east-1", **made)  # type: ignore[arg-type]
+    with pytest.raises(ApiRefused, match=said):
+        cloudwatch.events(GROUP, STREAM)

@@ -162,7 +162,7 @@ def may_create_service_role(scope: Scope, service: str, arn: str) -> bool:
         {"ContextKeyName": "iam:AWSServiceName", "ContextKeyValues": [service], "ContextKeyType": "string"}
     ]
     action = ["iam:CreateServiceLinkedRole"]
-    (row,) = simulate(scope, _principal(scope, caller), action, context, [arn])
+    row = aws.first(list(simulate(scope, _principal(scope, caller), action, context, [arn])), "EvaluationResults")
     return row["EvalDecision"] == "allowed"
 
 

@@ -171,6 +171,8 @@ def _exclusions(scope: Scope) -> dict[str, str]:
                 modes[row["ResourceArn"].rpartition("/")[2]] = row["InternetGatewayExclusionMode"]
         if not page.get("NextToken"):
             return modes
+        if asked.get("NextToken") == page["NextToken"]:
+            raise aws.NotOfAws("the same next token twice")
         asked = {"NextToken": page["NextToken"]}
 
 

@@ -68,6 +68,18 @@ def test_file_arrives(judge: Judge, arrived: list[str], verdict: str, message: s
     assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
+@pytest.mark.parametrize("page", [[LINES[0], *LINES], LINES[::-1]], ids=["twice", "another order"])
+def test_a_page_that_is_wrong_once_is_not_the_images_fault(judge: Judge, page: list[str]) -> None:
+    class Repeating(FakeCloudWatch):
+        def events(self, group: str, stream: str, since: float = 0.0) -> list[LogEvent] | None:
+            self.looks += 1
+            return events(*(page if self.looks == 1 else LINES))
+
+    table = {"head*": "\n".join(LINES) + "\n", "cat*amazon-cloudwatch-agent.log": ""}
+    outcome = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=Repeating({}))
+    assert outcome.verdict == "PASS", outcome
+
+
 @pytest.mark.parametrize(("first", "verdict"), [(2000.1, "PASS"), (2000.0, "FAIL"), (1999.9, "FAIL")])
 def test_lines_are_ordered_by_event_time(judge: Judge, first: float, verdict: str) -> None:
     """What was written second is first in the stream: right only if its time says so."""
