@@ -568,7 +568,7 @@ def _sign(
     if made is not None and made.ami == report.image:
         snapshots = made.snapshots
     elif cloud is not None and report.image:
-        image = cloud.image(report.image)
+        image = cloud.persistent(functools.partial(cloud.image, report.image))
         snapshots = verification_place.snapshots_of(image) if image else ()
     envelope.sign(statements.of_folder(out, statement, report, snapshots).to_bytes(), signers, out)
 

@@ -61,7 +61,7 @@ class LaunchedBuilder:
             instance_id = self.cloud.launch_in(self._launch(instance_type, key, tags, variables), way, subnet_id)
             stack.enter_context(login.removed_after(self.run, lambda: self.cloud.terminate([instance_id])))
             self.on_instance(instance_id)
-            instance = self.cloud.instance(instance_id)
+            instance = self.cloud.persistent(lambda: self.cloud.instance(instance_id))
             own = {
                 "ssh_host": login.address(instance, self.cloud.place.login.ssh_interface),
                 "ssh_private_key_file": str(self.run.key_file),
@@ -101,14 +101,13 @@ class LaunchedBuilder:
             yield
         except GpuAmiError as error:
             try:
-                instance = self.cloud.instance(instance_id)
+                instance = self.cloud.persistent(lambda: self.cloud.instance(instance_id))
             except GpuAmiError:
                 raise error from None
             state, why = instance["State"]["Name"], instance.get("StateReason", {})
             if state not in _ENDED or why.get("Code", "").startswith("Client."):
                 raise
-            text = f"{instance_id}, the builder, is {state}"
-            ended = aws_errors.from_state_reason(text, why.get("Code", ""), why.get("Message", ""))
+            ended = aws_errors.from_ended_instance(f"{instance_id}, the builder, is {state}", instance)
             ended.details = (*ended.details, error.message)
             raise ended from error
 

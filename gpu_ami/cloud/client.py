@@ -200,7 +200,7 @@ class Cloud:
 
     def reservation_of(self, instance_id: str) -> str:
         """Id of the Capacity Reservation that an instance runs in; "" for none."""
-        return self.instance(instance_id).get("CapacityReservationId", "")
+        return self.persistent(lambda: self.instance(instance_id)).get("CapacityReservationId", "")
 
     def _launch(self, launch: Launch, way: capacity.Way, subnet_id: str) -> list[str]:
         """One attempt: instances that are terminated again where one does not come as far as it is waited for."""

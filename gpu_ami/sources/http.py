@@ -320,6 +320,9 @@ def _require_success(answer: Answer) -> None:
     status = answer.status
     if status < 400:
         return
+    # GitHub answers 403 where a limit of requests is reached (REST API, "Rate limits", read 2026-11-29).
+    if "retry-after" in answer.headers or answer.headers.get("x-ratelimit-remaining") == "0":
+        raise Unreachable(f"{answer.url}: HTTP {status}: the server limits the rate of requests", code=str(status))
     if status in _NOT_THERE:
         raise NotThere(f"{answer.url}: HTTP {status}", code=str(status))
     if status in _TRY_AGAIN:

@@ -129,13 +129,17 @@ def group_of(machines: Sequence[Machine], cloud: Cloud) -> node_files.Group:
     return known_of(nodes_of(machines, cloud), machines[0].instance_type)
 
 
+def _private_address(cloud: Cloud, instance_id: str) -> str:
+    return str(cloud.persistent(lambda: cloud.instance(instance_id)).get("PrivateIpAddress") or "")
+
+
 def nodes_of(machines: Sequence[Machine], cloud: Cloud) -> tuple[node_files.Node, ...]:
     """How the checks reach the machines, and their private addresses."""
     return tuple(
         node_files.Node(
             machine.instance_id,
             machine.url,
-            str(cloud.instance(machine.instance_id).get("PrivateIpAddress") or ""),
+            _private_address(cloud, machine.instance_id),
             str(machine.key_file),
             str(machine.known_hosts),
             machine.proxy_command,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.build import image, packer
-from gpu_ami.cloud import Capacity, Cloud, Network, amis, login, runs, tags_of
+from gpu_ami.cloud import Capacity, Cloud, Network, amis, aws_errors, login, runs, tags_of
 from gpu_ami.errors import BuildError, CapacityError, CloudError
 from tests.build.conftest import QUIET, a_plan, an_ami
 from tests.cloud.conftest import PUBLIC_KEY
@@ -190,8 +190,13 @@ def test_the_next_way_zone_and_type_follow_in_the_order_of_the_place(
     interrupted: set[str] = set()
     described = cloud.instance
 
+    throttled: set[str] = set()
+
     def instance_of(instance_id: str) -> Any:
         found = dict(described(instance_id))
+        if instance_id in interrupted - throttled:  # at first: the interruption is still the error, not Packer's
+            throttled.add(instance_id)
+            raise aws_errors.from_code("describing the builder", "RequestLimitExceeded", "")
         if instance_id in interrupted:
             reason = {"Code": "Server.SpotInstanceTermination", "Message": "Server.SpotInstanceTermination: taken back"}
             found |= {"State": {"Name": "shutting-down"}, "StateReason": reason}

@@ -397,3 +397,12 @@ def test_a_proxy_that_refuses_the_connection_is_named_with_its_answer(
     for text, hint in ((str(error), error.hint), (finding.found, finding.remedy)):
         assert where in text and "407 Proxy Authentication Required" in text and "secret" not in text
         assert "HTTPS_PROXY" in hint
+
+
+def test_an_image_behind_an_empty_page_is_there(api: Scripted) -> None:
+    """`verify` said that the AMI is missing, and refused the certificate."""
+    found = "<imagesSet><item><imageId>ami-1</imageId></item></imagesSet>"
+    empty = answer("DescribeImages", "<imagesSet/><nextToken>t</nextToken>")
+    api.answers |= {"DescribeImages": [empty, answer("DescribeImages", found)]}
+    image = Cloud(api.cloud.place).image("ami-1")
+    assert image and image["ImageId"] == "ami-1"

@@ -79,6 +79,8 @@ def test_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [
         (Response(b"", 404), NotThere, "HTTP 404"),
         (Response(b"", 403), NotThere, "HTTP 403"),
+        (Response(b"", 403, {"X-RateLimit-Remaining": "0"}), Unreachable, "HTTP 403: the server limits the rate"),
+        (Response(b"", 403, {"Retry-After": "60"}), Unreachable, "HTTP 403: the server limits the rate"),
         (Response(b"", 503), Unreachable, "HTTP 503"),
         (Response(b"", 407), Unreachable, "HTTP 407"),
         (Response(b"", 302, {"Location": "/file"}), Unreachable, "more than 3 redirects, the last to .*/file"),
@@ -89,7 +91,21 @@ def test_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (Response(write=drip), Unreachable, "incomplete at the deadline, after"),
         (Response(b"x" * (3 << 20)), SourceError, "larger than 2 MiB"),
     ],
-    ids=["404", "403", "503", "407", "redirects", "page", "page-by-type", "half", "stalled", "slow", "large"],
+    ids=[
+        "404",
+        "403",
+        "limit",
+        "retry",
+        "503",
+        "407",
+        "redirects",
+        "page",
+        "page-by-type",
+        "half",
+        "stalled",
+        "slow",
+        "large",
+    ],
 )
 def test_bad_answer_is_named_within_its_deadline(
     web: Web, response: Response, kind: type[SourceError], message: str
