@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from validator import file_account
 from validator.observe import Observe, output, unproven
+from validator.plan import OBSERVED
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, packages
 
@@ -230,6 +233,66 @@ def test_only_root_has_user_id_0(host: Any, observe: Observe) -> None:
     """Only root has the user id 0. Any other account with it has all rights of root."""
     accounts = output(host, "awk -F: '$3 == 0 {print $1}' /etc/passwd").split()
     observe.same(accounts, ["root"], "accounts with the user id 0")
+
+
+@pytest.mark.needs("observed")
+@pytest.mark.tier("T0")
+def test_former_accounts_are_known(
+    host: Any, plan: PlanDocument, request: pytest.FixtureRequest, observe: Observe
+) -> None:
+    """The former state of passwd and group names no account or group that is gone: a build made it and took it away.
+
+    The base AMI's own former state may. Of an image as found it is not known whose it is.
+    """
+    rows = [line.split(":") for line in _lines(host.run(_FORMER).stdout)]
+    gone = {f"{path}: {name}": path for path, name, _ in rows}
+    roots = [f"{path}: {name}" for path, name, number in rows if path == "/etc/passwd-" and number == "0"]
+    observe.nothing(roots, "former accounts with the user id 0")
+    if gone and plan.get("origin") == OBSERVED:
+        unproven(f"former accounts and groups, perhaps of a package: {', '.join(gone)}")
+    if gone:
+        option = request.config.getoption
+        build = option("base_inventory") or (option("plan") and option("plan").parent)
+        of_base = _base_files(host, build, ", ".join(gone))
+        observe.nothing([row for row, path in gone.items() if path not in of_base], "former accounts and groups")
+
+
+_FORMER = """\
+for f in passwd group; do awk -F: -v f=/etc/$f- '
+NR == FNR { now[$1] = 1; next } NF > 2 && !($1 in now) { print f ":" $1 ":" $3 }' /etc/$f /etc/$f-; done 2>/dev/null"""
+
+
+def _base_files(host: Any, build: Path | None, gone: str) -> set[str]:
+    """Those of passwd- and group- that are as in the base AMI. UNPROVEN where its inventory is missing."""
+    try:
+        entries = file_account.find_base(host, build).inventory.entries
+    except file_account.NotTaken as reason:
+        unproven(f"former accounts and groups, perhaps the base AMI's: {gone} ({reason})")
+    rows = (line.split() for line in _lines(host.run("sha256sum /etc/passwd- /etc/group-").stdout))
+    return {path for digest, path in rows if path in entries and entries[path].sha256 == digest}
+
+
+@pytest.mark.needs("observed")
+@pytest.mark.tier("T0")
+def test_subordinate_ids_are_of_users(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """Subordinate ids (subuid(5)) begin above the ids of accounts, and on plain images they are of users.
+
+    With ids of accounts, whoever has them is those accounts in a container, and writes their files.
+    """
+    rows = [line.split(":") for line in _lines(host.run(_SUBORDINATE).stdout)]
+    rows = [row for row in rows if len(row) == 4 and row[2].isdecimal()]
+    observe([":".join(row) for row in rows], "ranges of users, from 65536 on")
+    observe.nothing([":".join(row) for row in rows if int(row[2]) < _FIRST_SUBORDINATE], "ranges with ids of accounts")
+    if plan.get("origin") == OBSERVED or plan["node"].get("family", "ec2") != "ec2":
+        return
+    users = host.run("awk -F: '$3 >= 1000 && $3 < 60000 {print $1; print $3}' /etc/passwd").stdout.split()
+    observe.nothing([":".join(row) for row in rows if row[1] not in {*users, *_OF_CONTAINERS}], "ranges of no user")
+
+
+_SUBORDINATE = "grep -HsE '^[^#[:space:]]' /etc/subuid /etc/subgid"
+_FIRST_SUBORDINATE = 65536  # useradd begins at 100000 or later (login.defs, SUB_UID_MIN)
+# Docker's user namespaces, Podman's, LXD's; they need no account of this name.
+_OF_CONTAINERS = ("root", "dockremap", "containers", "lxd")
 
 
 def test_sshd_refuses_root_and_empty_passwords(host: Any, observe: Observe) -> None:

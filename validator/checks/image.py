@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -156,6 +157,39 @@ def test_no_log(host: Any, observe: Observe) -> None:
 # They are sparse: with an account of a high id, they seem longer than the disk.
 _WITH_LOGINS = """for f in %s; do
 [ -z "$(head -c 64M "$f" | tr -d '\\000' | head -c 1 | od -An -c)" ] || echo "$f"; done"""
+
+
+@pytest.mark.needs("observed")
+def test_module_indexes_are_what_depmod_writes(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """Each kernel's modules.dep, modules.alias, modules.symbols and modules.softdep are what depmod makes of them.
+
+    A line more loads another module, or loads one before the driver. Of an image as found, another depmod than the
+    image's own may have written them.
+    """
+    kernels = host.run(
+        'for k in $(ls -1 /lib/modules); do test -e "/lib/modules/$k/modules.dep" && echo "$k"; done; true'
+    )
+    wrong = []
+    for kernel in _lines(kernels.stdout):
+        made = host.run(f"PATH=$PATH:/usr/sbin:/sbin depmod -n {shlex.quote(kernel)}", timeout=SCAN_SECONDS)
+        if made.rc != 0 or not made.stdout:
+            unproven(f"depmod -n {kernel}: {made.stderr.strip()[-200:] or f'exited with status {made.rc}'}")
+        names = " ".join(f"/lib/modules/{shlex.quote(kernel)}/modules.{name}" for name in _INDEXES)
+        kept = Counter(_index_lines(host.run(f"cat {names} 2>/dev/null").stdout))
+        due = Counter(_index_lines(made.stdout))
+        wrong += [f"{kernel}: more: {line}" for line in kept - due] + [f"{kernel}: less: {line}" for line in due - kept]
+    observe(f"{len(_lines(kernels.stdout))} kernels", "indexes as depmod makes them")
+    if wrong and plan.get("origin") == OBSERVED:
+        unproven(f"indexes of modules differ from what depmod makes: {'; '.join(wrong[:20])}")
+    observe.nothing(wrong, "lines of modules' indexes that differ from depmod's")
+
+
+_INDEXES = ("dep", "alias", "symbols", "softdep")
+
+
+def _index_lines(text: str) -> list[str]:
+    """`alias …`, `softdep …` and `PATH: PATHS`; without comments and the names of device nodes."""
+    return [line for line in text.splitlines() if re.match(r"alias\s|softdep\s|[^\s:#]+\.ko[.\w]*:", line)]
 
 
 def test_nothing_is_below_dev_and_proc(host: Any, observe: Observe) -> None:

@@ -6,6 +6,7 @@ files that the roles declare (meta/footprint.yml) and those of official AMIs (va
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Any
 
@@ -24,6 +25,7 @@ from validator.probes import (
     base_driver,
     bill_of_materials,
     footprints,
+    keyrings,
     packages,
     rights,
     unchanged_since_image,
@@ -68,6 +70,7 @@ _GUARDED = (
     "/etc/pam.d/", "/etc/security/", "/etc/sudoers", "/etc/profile.d/", "/etc/bash.bashrc", "/etc/bashrc",
     "/etc/cron", "/etc/init.d/", "/etc/logrotate", "/etc/modprobe.d/", "/etc/sysctl.d/", "/etc/udev/",
     "/etc/ld.so.conf", "/etc/skel/", "/etc/systemd/", "/etc/apt/apt.conf.d/", "/etc/update-motd.d/",
+    "/etc/apt/trusted.gpg.d/", "/etc/apt/keyrings/", "/etc/pki/rpm-gpg/",
 )  # fmt: skip
 # Configuration of the driver's stack: the plan has these packages, and what a role changes it declares.
 _OF_THE_STACK = (
@@ -314,6 +317,33 @@ def test_package_sources_are_planned(host: Any, plan: Any, declared: Declared, o
         declared,
         observe,
     )
+
+
+@pytest.mark.needs("promise")
+@pytest.mark.tier("T0")
+def test_keyrings_have_the_planned_keys_alone(host: Any, observe: Observe) -> None:
+    """Each keyring of a vendor has the key after which it is named, and no other. Any key in it could sign packages."""
+    shown = host.run(_KEYRINGS, pure=True).stdout
+    rows = [line.split() for line in _lines(shown)]
+    wrong = []
+    for path, *content in rows:
+        planned = path.removesuffix(".gpg")[-40:]
+        try:
+            found = keyrings.fingerprints(base64.b64decode("".join(content)))
+        except (keyrings.InvalidKeyring, ValueError) as error:
+            wrong.append(f"{path}: {error}")
+            continue
+        if found != [planned]:
+            wrong.append(f"{path}: {', '.join(found)}")
+    observe(f"{len(rows)} keyrings", "one key in each")
+    observe.nothing(wrong, "keyrings with other keys than the planned one")
+
+
+# Role vendor_key names each after the fingerprint of its key. Those of the system are files of packages.
+_KEYRINGS = (
+    "for f in /usr/share/keyrings/*-*.gpg /etc/pki/rpm-gpg/RPM-GPG-KEY-*; do"
+    ' echo "$f" | grep -qE -e \'-[0-9A-F]{40}(\\.gpg)?$\' && echo "$f $(base64 -w 0 < "$f")"; done; true'
+)
 
 
 @pytest.mark.needs("observed")

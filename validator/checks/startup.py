@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from typing import Any
 
 import pytest
 
 from validator import secret_shapes
+from validator.checks import kernel
 from validator.observe import Observe, output, unproven
 from validator.plan import OBSERVED
 from validator.plan_document import PlanDocument
-from validator.probes import base_ami, footprints
+from validator.probes import base_ami, boot_entries, footprints
 
 # What a shell, systemd, a package manager or a tool reads for every user or service.
 _ENVIRONMENTS = (
@@ -258,6 +260,45 @@ def test_next_boot_s_command_line_is_safe(host: Any, observe: Observe) -> None:
         words = text.partition("=")[2].strip("\"'").split() if text.startswith("GRUB") else text.split()
         wrong |= {f"{path}: {word}" for word in words if base_ami.is_unsafe_option(word.strip("\"'"))}
     observe.nothing(sorted(wrong), "kernel options")
+
+
+@pytest.mark.needs("observed")
+@pytest.mark.tier("T0")
+def test_next_boot_takes_a_kernel_that_is_there(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """GRUB's default and its saved entry boot an installed kernel, of the planned series, and not a recovery entry.
+
+    Without a recipe, a default that names no entry is UNPROVEN: GRUB then boots the first one.
+    """
+    found = boot_entries.choices(host)
+    if found is None:
+        unproven("no configuration of GRUB in /boot/grub or /boot/grub2")
+    observe([f"{choice.where}={choice.value}" for choice in found], "entries with an installed kernel")
+    existing = _existing(host, sorted({path for choice in found if choice.entry for path in choice.entry.files}))
+    wrong = [f"{choice.where}={choice.value}: {why}" for choice in found if (why := _misses(choice, plan, existing))]
+    observe.nothing(sorted(set(wrong)), "boot entries that GRUB takes")
+    if unknown := sorted({f"{choice.where}={choice.value}" for choice in found if choice.entry is None}):
+        unproven(f"no entry of this name or number was found, so GRUB may boot the first: {', '.join(unknown)}")
+
+
+def _existing(host: Any, paths: list[str]) -> set[str]:
+    """Files of boot entries that exist. Where /boot is a file system of its own, their paths lack /boot."""
+    lines = "\n".join(f"test -e {name} -o -e /boot{name} && echo {name}; true" for name in map(shlex.quote, paths))
+    return set(_lines(host.run(lines).stdout)) if paths else set()
+
+
+def _misses(choice: boot_entries.Choice, plan: PlanDocument, existing: set[str]) -> str:
+    """Why the chosen entry does not boot what was planned; "" if it does, or may."""
+    entry, planned = choice.entry, "kernel" in plan and plan.get("origin") != OBSERVED
+    if entry is None:
+        return "no entry of this name or number" if planned and choice.value != "0" else ""
+    if entry.is_recovery:
+        return f"{entry.title or entry.id} is for recovery"
+    missing = [path for path in entry.files if path.startswith("/") and "$" not in path and path not in existing]
+    if missing:
+        return f"{', '.join(missing)} does not exist"
+    if planned and entry.release and not kernel.is_planned(entry.release, plan["kernel"]):
+        return f"kernel {entry.release} is not of the planned series"
+    return ""
 
 
 @pytest.mark.tier("T0")

@@ -21,8 +21,10 @@ xid_injection        a real fault on a real GPU
 neuron_reports       neuron-monitor's own report, and the series that follow from it
 rdma                 RDMA devices, and which of them are EFAs
 
-Packages and libraries:
+Boot, packages and libraries:
+boot_entries         what GRUB boots next
 packages             packages of a planned component, paths of no package, whether their database can be read
+keyrings             the keys in an OpenPGP keyring
 system_upgrade       what an upgrade of the whole system would change
 shared_libraries     shared libraries as a program loads them
 base_ami             files, kernel options and masked units of a base AMI
