@@ -354,7 +354,7 @@ def _datapoints(pages: Iterable[GetMetricDataOutputTypeDef], queries: int) -> li
             if len(result["Timestamps"]) != len(result["Values"]):
                 raise NotOfAws(f"{len(result['Timestamps'])} timestamps and {len(result['Values'])} values")
             pairs = list(zip(result["Timestamps"], result["Values"], strict=True))
-            points.append((_number(result["Id"]), [Point(start.timestamp(), value) for start, value in pairs]))
+            points.append((_number(result["Id"], queries), [Point(start.timestamp(), value) for start, value in pairs]))
     partial = sorted({text for text in status.values() if text.partition(":")[0] != _COMPLETE})
     if partial:
         raise _PartialAnswer(f"not all datapoints were read: {', '.join(partial)}")
@@ -363,8 +363,8 @@ def _datapoints(pages: Iterable[GetMetricDataOutputTypeDef], queries: int) -> li
     return points
 
 
-def _number(query: str) -> int:
-    if not query[1:].isdigit():
+def _number(query: str, queries: int) -> int:
+    if not query[1:].isdigit() or int(query[1:]) >= queries:
         raise NotOfAws(f"no query had the id {query!r}")
     return int(query[1:])
 

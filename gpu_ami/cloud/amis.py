@@ -274,18 +274,28 @@ def _instances(cloud: Cloud, amis: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _launch_templates(cloud: Cloud) -> list[tuple[str, str]]:
     """Name with version, and image, of each version of each launch template."""
-    found = []
     with aws_errors.translated(f"listing launch templates in {cloud.place.region}"):
         pages = cloud.ec2.get_paginator("describe_launch_templates").paginate()
-        templates = [row for page in pages for row in page["LaunchTemplates"]]
-        for template in templates:
-            versions = cloud.ec2.get_paginator("describe_launch_template_versions").paginate(
-                LaunchTemplateId=template["LaunchTemplateId"]
-            )
-            for row in (row for page in versions for row in page["LaunchTemplateVersions"]):
-                name = f"{template['LaunchTemplateName']} version {row['VersionNumber']}"
-                found.append((name, row.get("LaunchTemplateData", {}).get("ImageId", "")))
-    return found
+        templates = {
+            row["LaunchTemplateId"]: row["LaunchTemplateName"] for page in pages for row in page["LaunchTemplates"]
+        }
+    return [row for identity, name in templates.items() for row in _versions(cloud, identity, name)]
+
+
+def _versions(cloud: Cloud, identity: str, name: str) -> list[tuple[str, str]]:
+    """Those of one launch template; none where it was deleted since it was listed."""
+    try:
+        with aws_errors.translated(f"listing the versions of launch template {name}"):
+            pages = cloud.ec2.get_paginator("describe_launch_template_versions").paginate(LaunchTemplateId=identity)
+            rows = [row for page in pages for row in page["LaunchTemplateVersions"]]
+            return [
+                (f"{name} version {row['VersionNumber']}", row.get("LaunchTemplateData", {}).get("ImageId", ""))
+                for row in rows
+            ]
+    except CloudError as error:
+        if not aws_errors.is_not_found(error.code):
+            raise
+        return []
 
 
 def _groups(cloud: Cloud) -> list[tuple[str, str]]:

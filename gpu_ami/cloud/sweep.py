@@ -102,7 +102,7 @@ def _unlisted_seconds(records: Iterable[runs.Record], place: Place) -> float:
 def _sweep_listed(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> list[Swept]:
     records = runs.records(home)
     found = []
-    listed = resources.tagged(cloud, runs.TAG_RUN)
+    listed = cloud.persistent(lambda: resources.tagged(cloud, runs.TAG_RUN))
     for resource in listed:
         reason = why_leftover(dict(resource.tags), records, cloud.place, complete_image=_is_complete(resource))
         if reason:

@@ -307,6 +307,34 @@ def test_a_log_group_that_is_being_changed_is_removed_later(clock: Clock) -> Non
     resources.remove(cloud_of({"logs": {"delete_log_group": removal}}), group)
 
 
+def test_a_sweep_outlasts_a_wave_of_throttling(clock: Clock, home: Path) -> None:
+    """A machine that is left costs money; botocore's own attempts end after seconds."""
+    volumes = answers(*[THROTTLED] * 30, {"Volumes": []})
+    assert swept(home, describe_volumes=volumes) == [] and clock[0] < 1120
+
+
+def test_a_launch_template_that_is_deleted_meanwhile_uses_nothing() -> None:
+    """In an account with many, one refused the whole publication."""
+
+    def versions(**asked: Any) -> Any:
+        if asked["LaunchTemplateId"] == "lt-1":
+            raise refused("InvalidLaunchTemplateId.NotFound")
+        return {"LaunchTemplateVersions": [{"VersionNumber": 3, "LaunchTemplateData": {"ImageId": "ami-1"}}]}
+
+    templates = [{"LaunchTemplateId": f"lt-{number}", "LaunchTemplateName": f"name-{number}"} for number in (1, 2)]
+    scaling = {
+        "describe_auto_scaling_groups": {"AutoScalingGroups": []},
+        "describe_launch_configurations": {"LaunchConfigurations": []},
+    }
+    cloud = cloud_of(
+        {"autoscaling": scaling, "ssm": {"describe_parameters": {"Parameters": []}}},
+        describe_instances={"Reservations": []},
+        describe_launch_templates={"LaunchTemplates": templates},
+        describe_launch_template_versions=versions,
+    )
+    assert amis.users(cloud, {"ami-1": ""}, "") == {"ami-1": ["launch template name-2 version 3"]}
+
+
 @pytest.mark.parametrize(("code", "kept"), [("RequestLimitExceeded", True), ("UnauthorizedOperation", False)])
 def test_records_stay_where_a_list_failed_for_the_moment(
     code: str, kept: bool, home: Path, monkeypatch: pytest.MonkeyPatch

@@ -289,6 +289,7 @@ def test_points_are_the_newest_first_in_whatever_order_they_come(cloudwatch: Clo
         ([], "2 of 2 queries: no result"),
         ([result((100, 1.0), number=1)], "1 of 2 queries: no result"),
         ([result((100, 1.0), Values=[])], "1 timestamps and 0 values"),
+        ([result((100, 1.0), number=7)], "no query had the id 'q7'"),
     ],
 )
 def test_a_query_without_a_result_is_not_a_series_without_datapoints(

@@ -366,7 +366,9 @@ def _quota(scope: Scope, quota: Quota, needed: int, running: int) -> Finding:
         raise
     except CloudError as refusal:
         text = f"{name}: not examined: {refusal.code or refusal.message}"
-        return warning(subject, text, f"at least {needed} vCPUs", "allow servicequotas:GetServiceQuota", refused=True)
+        remedy = "allow servicequotas:GetServiceQuota" if aws_errors.is_denied(refusal.code) else refusal.hint
+        remedy = remedy or "look at Service Quotas, EC2, before a long run"  # one that was never raised has no row
+        return warning(subject, text, f"at least {needed} vCPUs", remedy, refused=True)
     text = f"{name}: {value:.0f} vCPUs" + (f", {running} in use" if running else "")
     if value < needed + running:
         remedy = "request a higher quota in Service Quotas, or prove fewer types at a time (--instance-type)"

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _CONSOLE_LINES = 30
 _JOB_SECONDS = 30  # that a job of a boot runs until it is worth a line
 START_ROUND_SECONDS = 60.0
+# DescribeInstances may call an instance running before it has the address that a start gave it.
+ADDRESS_SECONDS, ADDRESS_POLL_SECONDS = 30.0, 1.0
 _PROXY_SECONDS = 45.0  # until a tunnel stands and sshd's banner comes through it
 
 
@@ -109,8 +111,11 @@ class Boot:
 
     def running(self, machine: Machine, timeout: float, started: float) -> None:
         """Waits until EC2 says so, and learns the address: it may be another one after every start."""
+        place, deadline = self.cloud.place, time.monotonic() + ADDRESS_SECONDS
         instance = self.cloud.wait_for_state(machine.instance_id, "running", timeout, self.cancelled.is_set)
-        place = self.cloud.place
+        kind = login.ADDRESSES[place.login.ssh_interface]
+        while not instance.get(kind) and time.monotonic() < deadline and not self.cancelled.wait(ADDRESS_POLL_SECONDS):
+            instance = self.cloud.wait_for_state(machine.instance_id, "running", timeout, self.cancelled.is_set)
         machine.address = login.address(instance, place.login.ssh_interface)
         machine.proxy_command = login.proxy_command(place, machine.instance_id)
         self.mark(machine, "running", started)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Capacity
-from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate.machines import machine, restart, restarts
 from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, STOP_START
@@ -51,6 +51,23 @@ def test_stop_and_start_may_lead_to_another_address(world: World) -> None:
     assert (after.url, after.boot_id) == ("ssh://admin@192.0.2.2:22", "boot-new")
     assert list(after.stages) == ["stopped", "running", "ssh", "systemd"]
     assert world.targets[-1].host_key == "ssh-ed25519 AAAAfirst"  # a new address is no reason to trust a new key
+
+
+def test_an_address_may_come_after_running(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "ADDRESS_POLL_SECONDS", 0.01)
+    world.way_back, late = ["refused", "new"], [True, True]
+    wait = world.wait_for_state
+
+    def without_address(instance_id: str, wanted: str, *more: Any) -> dict[str, str]:
+        found = wait(instance_id, wanted, *more)
+        return {"InstanceId": instance_id} if wanted == "running" and late and late.pop() else found
+
+    monkeypatch.setattr(world, "wait_for_state", without_address)
+    assert restart(a_boot(world), a_machine(), STOP_START).url == "ssh://admin@192.0.2.2:22"
+    monkeypatch.setattr(machine, "ADDRESS_SECONDS", 0.05)
+    world.way_back, late[:] = ["refused", "new"], [True] * 1000
+    with pytest.raises(MachineError, match="i-1 has no PublicIpAddress"):
+        restart(a_boot(world), a_machine(), STOP_START)
 
 
 def test_a_start_without_capacity_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
