@@ -61,6 +61,8 @@ _HOMES = "$(getent passwd | cut -d: -f6 | sort -u)"
 DOCKER = "/etc/docker/key.json /var/lib/docker/engine-id"
 # NetworkManager's secret, from which it derives addresses: https://networkmanager.dev/docs/api/latest/NetworkManager.html
 NETWORK_MANAGER = "/var/lib/NetworkManager/secret_key"
+# systemd saves a seed at each shutdown, after a clean-up that removed the last one.
+RANDOM_SEED = "/var/lib/systemd/random-seed /boot/efi/loader/random-seed"
 # What identifies one machine, or is its secret.
 # systemd's credential secret and random seed: https://systemd.io/BUILDING_IMAGES/
 # Random seed and leases: the clean-up script of EC2 Image Builder,
@@ -68,7 +70,7 @@ NETWORK_MANAGER = "/var/lib/NetworkManager/secret_key"
 # SSM: key pair and id of a registered node, agent/managedInstances/registration of aws/amazon-ssm-agent.
 # ECS: machines with the state of another do not join a cluster, https://github.com/aws/amazon-ecs-agent/issues/2738
 STATE_OF_A_MACHINE = (
-    "/var/lib/systemd/credential.secret /var/lib/systemd/random-seed /boot/efi/loader/random-seed"
+    "/var/lib/systemd/credential.secret"
     " /var/lib/amazon/ssm/registration /var/lib/amazon/ssm/Vault/Store/*RegistrationKey"
     " /var/lib/ecs/data/* /var/lib/dhcp/*.lease* /var/lib/dhclient/*.lease* /var/lib/NetworkManager/*.lease"
     " /var/lib/systemd/network/dhcp-server-lease/*"
@@ -147,7 +149,7 @@ def test_state_is_of_this_instance(host: Any, machine: MachineUnderTest, observe
     An agent of SSM or ECS with the registration of another machine does not register this one.
     """
     since = int(min(machine.first_boot_time, machine.boot_time)) - 2
-    older = state_files(host, f"{STATE_OF_A_MACHINE} {NETWORK_MANAGER}", f"! -newermt @{since}")
+    older = state_files(host, f"{STATE_OF_A_MACHINE} {RANDOM_SEED} {NETWORK_MANAGER}", f"! -newermt @{since}")
     observe.nothing(older, "state of another machine, older than this instance")
 
 
