@@ -185,7 +185,8 @@ def test_a_node_that_aws_takes_away_is_named(booted: None, tmp_path: Path, monke
     monkeypatch.setattr(machine_group, "Watch", lambda cloud, name, _stop: real(cloud, name, watched.append))
     monkeypatch.setattr(proof, "run_checks", lose)
     report = prove_ami(proof, cloud, [KIND])
-    assert report.hosts[0].error == f"{KIND}: instance {SECOND} is shutting-down: no reason given"
+    assert report.hosts[0].error.startswith(f"{KIND}: instance {SECOND} is shutting-down: no reason given\n")
+    assert "EC2 gives no reason: its console" in report.hosts[0].error
     assert report.exit_code == 4 and report.hosts[0].of_tier("T4")
 
 
