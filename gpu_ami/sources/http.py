@@ -174,25 +174,26 @@ class Client:
             raise result
         return result  # type: ignore[return-value]
 
-    def get(self, url: str, *, sha256: str = "", limit: int = 0, page: bool = False) -> bytes:
-        """The content of an address. sha256: the expected digest; a cached response that has it saves the request.
+    def get(self, url: str, *, digest: str = "", limit: int = 0, page: bool = False) -> bytes:
+        """The content of an address. digest: the expected one (`sha256:` or `sha512:` and hex digits); a cached
+        response that has it saves the request.
 
         limit: bytes. page: an HTML page is expected. NotThere, Unreachable; SourceError: an HTML page where none is
         expected, or another content than the digest says.
         """
-        return self.once(("GET", url), lambda: self._get(url, sha256, limit or self._limits.body, page))
+        return self.once(("GET", url), lambda: self._get(url, digest, limit or self._limits.body, page))
 
-    def _get(self, url: str, sha256: str, limit: int, page: bool) -> bytes:
+    def _get(self, url: str, digest: str, limit: int, page: bool) -> bytes:
         kept = self._cache.get(url) if self._cache else None
-        if kept and sha256 and hashlib.sha256(kept.body).hexdigest() == sha256:
+        if kept and digest and _digest_as(digest, kept.body) == digest:
             return kept.body
-        conditions = kept.conditions if kept and not sha256 else {}
+        conditions = kept.conditions if kept and not digest else {}
         answer = self.ask("GET", url, limit, conditions)
         if answer.status == 304 and kept:
             return kept.body
         if not page:
             _require_no_page(answer)
-        _require_digest(answer, sha256)
+        _require_digest(answer, digest)
         if self._cache:
             etag, modified = answer.headers.get("etag", ""), answer.headers.get("last-modified", "")
             self._cache.put(Kept(url, answer.body, etag, modified))
@@ -339,10 +340,18 @@ def _require_no_page(answer: Answer) -> None:
         raise SourceError(f"{answer.url}: an HTML page instead of the file; is a proxy or a login page in between?")
 
 
-def _require_digest(answer: Answer, sha256: str) -> None:
-    digest = hashlib.sha256(answer.body).hexdigest()
-    if sha256 and digest != sha256:
-        message = f"{answer.url}: expected SHA-256 {sha256}, as its signed index says, got {digest}"
+def _digest_as(digest: str, body: bytes) -> str:
+    """The body's digest by the algorithm of another: `sha512:` and hex digits."""
+    algorithm = digest.partition(":")[0]
+    return f"{algorithm}:{hashlib.new(algorithm, body).hexdigest()}"
+
+
+def _require_digest(answer: Answer, digest: str) -> None:
+    if digest and (found := _digest_as(digest, answer.body)) != digest:
+        algorithm, _, expected = digest.partition(":")
+        name = algorithm.upper().replace("SHA", "SHA-")
+        got = found.partition(":")[2]
+        message = f"{answer.url}: expected {name} {expected}, as its signed index says, got {got}"
         raise SourceError(message, hint="a cut-off or replaced file, or an update in progress: try again later")
 
 

@@ -167,7 +167,7 @@ def _packages_file(
         raise NotThere(f"{folder}: its signed index lists no {prefix}Packages for {repository.architecture}")
     for number, file in enumerate(there):
         try:
-            return file, client.get(_address(folder, prefix, file, fields), sha256=file.sha256)
+            return file, client.get(_address(folder, prefix, file, fields), digest=f"sha256:{file.sha256}")
         except NotThere:
             if number == len(there) - 1:
                 raise
@@ -226,6 +226,9 @@ def relations(text: str) -> tuple[tuple[Relation, ...], ...]:
     return tuple(groups)
 
 
+# SHA-256 is createrepo's default; NVIDIA's container toolkit has SHA-512 (NVIDIA/nvidia-container-toolkit d34b3046,
+# scripts/packages-sign-all.sh).
+_CHECKSUMS = ("sha256", "sha512")
 _REPO = "{http://linux.duke.edu/metadata/repo}"
 _COMMON = "{http://linux.duke.edu/metadata/common}"
 _RPM = "{http://linux.duke.edu/metadata/rpm}"
@@ -240,9 +243,9 @@ def read_dnf(client: Client, repository: Repository, key: Key) -> ReadRepository
     url = f"{repository.url}repodata/repomd.xml"
     repomd = client.get(url, limit=_LIMIT)
     signature = _verified(client, url, repomd, key) if repository.signed_index else None
-    location, sha256 = _primary(repomd, url)
+    location, listed = _primary(repomd, url)
     address = f"{repository.url}{location}"
-    content = inflate(client.get(address, sha256=sha256), location)
+    content = inflate(client.get(address, digest=listed), location)
     packages = list(_dnf_packages(content, address, repository.architecture))
     return ReadRepository(repository, Index.of("rpm", packages), repository.url, digest(repomd), signature)
 
@@ -256,14 +259,15 @@ def _verified(client: Client, url: str, repomd: bytes, key: Key) -> Signature:
 
 
 def _primary(repomd: bytes, url: str) -> tuple[str, str]:
-    """Path below the repository and SHA-256 of the primary file."""
+    """Path below the repository and digest of the primary file."""
     root = _parse(repomd, url)
     for data in root.iter(f"{_REPO}data"):
         if data.get("type") == "primary":
             location, checksum = data.find(f"{_REPO}location"), data.find(f"{_REPO}checksum")
-            if location is None or checksum is None or checksum.get("type") != "sha256" or not checksum.text:
-                raise SourceError(f"{url}: expected a location and a SHA-256 of the primary file")
-            return str(location.get("href")), checksum.text.strip().lower()
+            kind = "" if checksum is None else checksum.get("type", "")
+            if location is None or checksum is None or kind not in _CHECKSUMS or not checksum.text:
+                raise SourceError(f"{url}: expected a location and a SHA-256 or SHA-512 of the primary file")
+            return str(location.get("href")), f"{kind}:{checksum.text.strip().lower()}"
     raise NotThere(f"{url}: it names no primary file")
 
 

@@ -267,13 +267,20 @@ PRIMARY = """\
 
 
 def put_dnf(
-    web: Web, signer: Signer | None, text: str = PRIMARY, *, suffix: str = ".gz", path: str = "/rpm/", sha256: str = ""
+    web: Web,
+    signer: Signer | None,
+    text: str = PRIMARY,
+    *,
+    suffix: str = ".gz",
+    path: str = "/rpm/",
+    sha256: str = "",
+    algorithm: str = "sha256",
 ) -> None:
     primary = compress(text.encode(), suffix)
-    digest = sha256 or hashlib.sha256(primary).hexdigest()
+    digest = sha256 or hashlib.new(algorithm, primary).hexdigest()
     repomd = (
         '<?xml version="1.0"?><repomd xmlns="http://linux.duke.edu/metadata/repo"><data type="filelists"/>'
-        f'<data type="primary"><checksum type="sha256">{digest}</checksum>'
+        f'<data type="primary"><checksum type="{algorithm}">{digest}</checksum>'
         f'<location href="repodata/primary.xml{suffix}"/></data></repomd>'
     ).encode()
     web.put(f"{path}repodata/repomd.xml", repomd)

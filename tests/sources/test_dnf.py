@@ -29,6 +29,25 @@ def test_repository(web: Web, client: Client, vendor: Signer, key: Key, suffix: 
     assert found.signature and found.signature.fingerprint == vendor.fingerprint
 
 
+def test_index_with_sha512(web: Web, client: Client, vendor: Signer, key: Key) -> None:
+    """As NVIDIA makes the repository of its container toolkit: createrepo -s sha512 --compress-type xz."""
+    put_dnf(web, vendor, suffix=".xz", algorithm="sha512")
+    assert repositories.read_dnf(client, dnf_repository(web, vendor), key).index.knows("tool")
+    body = web.files["/rpm/repodata/primary.xml.xz"].body
+    web.put("/rpm/repodata/primary.xml.xz", body[:-1] + b"x")
+    with pytest.raises(SourceError, match=r"expected SHA-512 [0-9a-f]{128}, as its signed index says, got [0-9a-f]"):
+        repositories.read_dnf(Client(), dnf_repository(web, vendor), key)
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "sha1"])
+def test_index_with_a_digest_that_proves_nothing(
+    web: Web, client: Client, vendor: Signer, key: Key, algorithm: str
+) -> None:
+    put_dnf(web, vendor, algorithm=algorithm)
+    with pytest.raises(SourceError, match="expected a location and a SHA-256 or SHA-512 of the primary file"):
+        repositories.read_dnf(client, dnf_repository(web, vendor), key)
+
+
 def test_index_that_is_not_signed_by_plan(web: Web, client: Client, vendor: Signer, key: Key) -> None:
     put_dnf(web, None)
     found = repositories.read_dnf(client, dnf_repository(web, vendor, signed_index=False), key)

@@ -170,11 +170,11 @@ def test_file_of_a_known_digest_is_not_asked_for_again(web: Web, tmp_path: Path)
     web.put("/file", b"content")
     digest = hashlib.sha256(b"content").hexdigest()
     for _ in range(2):
-        assert Client(Cache(tmp_path), PATIENT).get(f"{web.url}/file", sha256=digest) == b"content"
+        assert Client(Cache(tmp_path), PATIENT).get(f"{web.url}/file", digest=f"sha256:{digest}") == b"content"
     assert len(web.requests) == 1
     web.put("/file", b"replaced")
     with pytest.raises(SourceError, match=f"expected SHA-256 {'0' * 64}, as its signed index says, got"):
-        Client(Cache(tmp_path), PATIENT).get(f"{web.url}/file", sha256="0" * 64)
+        Client(Cache(tmp_path), PATIENT).get(f"{web.url}/file", digest=f"sha256:{'0' * 64}")
     kept = Cache(tmp_path).get(f"{web.url}/file")
     assert kept and kept.body == b"content"  # what had the wrong digest is not kept
 
