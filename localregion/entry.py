@@ -6,6 +6,7 @@ Implements the protocols of `gpu_ami.region`. Imported by every command, so it l
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -87,9 +88,12 @@ class LocalRegion:
 
     def prepare(self, plan: PlanDocument) -> None:
         from localregion import architectures
+        from localregion.images import source_ami
+        from localregion.mirror import package_requests
 
         architectures.require_packages(plan["architecture"])
-        self._ensure_mirror(plan)
+        release = functools.partial(source_ami.kernel_release, plan, self._home, self._opened())
+        self._ensure_mirror(package_requests.of_kernel(plan, release))
 
     def publish_source_ami(self, plan: PlanDocument) -> None:
         from localregion import region

@@ -183,7 +183,9 @@ class Stack:
         self.kind, self.sources = kind, sources
         self.kernel = set(asked["kernel"]) & set(self.packages)
         further = {name for name in self.packages if self.kernel and MODULES.fullmatch(name)}
-        named = set(asked["planned"]) | recorded_names(kind, asked["records"])
+        kernels = os.listdir("/lib/modules") if os.path.isdir("/lib/modules") else []
+        asked_for = {name.replace("{release}", kernel) for name in asked["planned"] for kernel in kernels or [""]}
+        named = asked_for | recorded_names(kind, asked["records"])
         roots = (named | {BUILDER}) & set(self.packages)
         kernel = self.kernel | further
         self.providers = {}  # type: Dict[str, List[Tuple[Package, str]]]
@@ -191,7 +193,7 @@ class Stack:
             for name, _, version in package.provides:
                 self.providers.setdefault(name, []).append((package, version))
         system = {package.publisher for name in SYSTEM[kind] for package in self.packages.get(name, ())}
-        planned = set(asked["planned"]) & set(self.packages) - {BUILDER}
+        planned = asked_for & set(self.packages) - {BUILDER}
         self.files = set(asked["files"])
         # Where the package manager has recorded what came from a planned repository, its publisher says no more.
         recorded = self.files & set(sources.values())

@@ -73,6 +73,7 @@ class Unasked:
 
 Planned = PlannedPackages | PlannedFile | PlannedDownload | PlannedTag | Unasked
 _SYSTEM = "the operating system's own archive"
+_OF_THE_KERNEL = "its name has the release of the kernel that the builder boots"
 
 
 def planned(document: ResolvedPlan) -> list[Planned]:
@@ -105,9 +106,12 @@ def _of_role(document: ResolvedPlan, role: str) -> Iterator[Planned]:
     yield from (Unasked(role, name, _SYSTEM) for name in systems if name)
 
 
-def _of_repository(document: ResolvedPlan, role: str, content: Mapping[str, Any]) -> Iterator[PlannedPackages]:
+def _of_repository(document: ResolvedPlan, role: str, content: Mapping[str, Any]) -> Iterator[Planned]:
     """A component's packages by the repository that has them: its own, or a further suite of the same archive."""
     row, packages = content["repository"], _packages(content)
+    of_kernel = [name for name in packages if RELEASE in name]
+    yield from (Unasked(role, name, _OF_THE_KERNEL) for name in of_kernel)
+    packages = {name: version for name, version in packages.items() if name not in of_kernel}
     further = [(each, {name: packages.pop(name) for name in each["packages"]}) for each in row.get("further", ())]
     yield PlannedPackages(role, _repository(document, row), packages)
     yield from (PlannedPackages(role, _repository(document, each), names) for each, names in further if names)

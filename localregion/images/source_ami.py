@@ -129,6 +129,11 @@ def _with_kernel(base: Base, plan: SystemPlan) -> Base:
     return replace(base, kernel=named[0])
 
 
+def kernel_release(plan: SystemPlan, home: Path, progress: Progress) -> str:
+    """What `uname -r` prints on machines of the plan's base image; its tree is made where it is not there."""
+    return rootfs_layers.ensure(base_of(plan), home, progress).kernel()
+
+
 def ensure(plan: SystemPlan, home: Path, progress: Progress) -> tuple[ImageRecord, str]:
     """The AMI that the plan's filter finds, its disk made where it is not there; and the plan's SSM parameter, or "".
 

@@ -77,7 +77,8 @@ def fetch(section: Section, root: Path) -> None:
             _write(folder / "dists" / repository.suite / by_hash, data)
     for number, package in needed(indexes, wanted.packages):
         repository = wanted.repositories[number]
-        data = client.get(f"{repository.url}{package.location}", sha256=package.sha256)
+        digest = f"sha256:{package.sha256}" if package.sha256 else ""
+        data = client.get(f"{repository.url}{package.location}", digest=digest)
         _write(root / FOLDER / repository.url.removeprefix("https://") / package.location, data)
 
 

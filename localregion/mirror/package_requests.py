@@ -6,10 +6,10 @@ Only sections of roles that the plan runs count: what no role installs is not se
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes import ARCHITECTURES, PlanDocument, section, site_roles_of
@@ -98,6 +98,23 @@ class Download:
 
     path: str
     signature_path: str = ""
+
+
+_RELEASE = "{release}"
+
+
+def of_kernel(plan: PlanDocument, read_release: Callable[[], str]) -> PlanDocument:
+    """The plan with the release of its machines' kernel in the names of the vendors' packages that have it.
+
+    read_release: asked only where there is one.
+    """
+    if "lustre" not in plan:
+        return plan
+    lustre = section(plan, "lustre", plan_document.Lustre)
+    if _RELEASE not in lustre["package"]:
+        return plan
+    named = lustre["package"].replace(_RELEASE, read_release())
+    return cast(PlanDocument, {**plan, "lustre": {**lustre, "package": named}})
 
 
 def sections(plan: PlanDocument, only: Collection[str] | None = None) -> list[Section]:

@@ -40,6 +40,15 @@ def test_every_component_is_asked_for_or_named() -> None:
     assert Unasked("container_toolkit", "docker.io", "the operating system's own archive") in found
 
 
+def test_package_that_is_named_after_the_kernel_is_not_asked_for() -> None:
+    """Its repository and key are."""
+    overrides = ("lustre={}", 'kernel={version: "6.17"}')
+    found = [item for item in items("ubuntu2404-compute", *overrides) if item.component == "lustre"]
+    assert [item.item for item in found if isinstance(item, Unasked)] == ["lustre-client-modules-{release}"]
+    (repository,) = (item for item in found if isinstance(item, PlannedPackages))
+    assert repository.packages == {} and repository.repository.suite == "noble"
+
+
 def test_rpm_systems_have_rpm_architectures() -> None:
     found = [item for item in items("eks-1.35-al2023-gpu-arm64") if isinstance(item, PlannedPackages)]
     assert {(item.repository.kind, item.repository.architecture) for item in found} == {("rpm", "aarch64")}

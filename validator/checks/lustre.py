@@ -15,9 +15,12 @@ pytestmark = [pytest.mark.planned("lustre"), pytest.mark.beside_live]
 
 
 def _client(host: Any, plan: PlanDocument) -> tuple[str, str]:
-    """The client's package and its installed version."""
+    """The client's package and its installed version; of packages for single kernels a missing one, if there is any."""
     name = section(plan, "lustre", Lustre)["package"]
-    return name, packages.installed(host, {name: ""}, plan["os"]["family"])[name]
+    kernels = kernel_modules.on_disk(host, "lustre") if "{release}" in name else [""]
+    names = [name.replace("{release}", kernel) for kernel in kernels] or [name]
+    versions = packages.installed(host, dict.fromkeys(names, ""), plan["os"]["family"])
+    return min(versions.items(), key=lambda row: row[1] != packages.MISSING)
 
 
 @pytest.mark.needs("promise")

@@ -29,7 +29,7 @@ def planned_names(plan: Mapping[str, object]) -> set[str]:
         if isinstance(section, Mapping):
             for key, value in section.items():
                 if key in ("package", "headers_package") and isinstance(value, str):
-                    names.add(value)
+                    names.add(value.replace("{release}", "*"))  # of a kernel
                 elif key in ("packages", "hold", "provided_packages"):
                     names |= {str(name) for name in value} if isinstance(value, Mapping | list) else set()
     return names

@@ -28,18 +28,21 @@ def _section(context: ResolveContext, _versions: Assignment, sources: Sources) -
     sources.add(f"Lustre client of {context.os_name}", row)
     section: Lustre = {"package": row["package"]}
     if "repository" in row:
+        key, named = context.facts.lustre["key"], context.section("lustre").get("key_fingerprint", "")
+        if not named:
+            sources.add("the key of AWS's repository of the Lustre client", key)
         section["repository"] = {
             "url": row["repository"]["url"],
             "components": row["repository"]["components"],
             "key_url": row["repository"]["key_url"],
             "suite": context.os["codename"],
-            "key_fingerprint": context.section("lustre")["key_fingerprint"].upper(),
+            "key_fingerprint": (named or key["fingerprint"]).upper(),
         }
     return section
 
 
 def client_is_built(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
-    """AWS builds the client for some systems; the recipe must name the fingerprint of its key for Ubuntu."""
+    """AWS builds the client for some systems, and for some kernel series of them."""
     if "lustre" not in context.values:
         return
     row = context.facts.lustre["clients"].get(context.os_name)
@@ -47,10 +50,6 @@ def client_is_built(context: ResolveContext, _chosen: Assignment) -> Iterator[Co
     if row is None:
         able = ", ".join(context.facts.lustre["clients"])
         yield Conflict("lustre", f"no Lustre client is built for {context.os_name}", source, nearest=f"os {able}")
-    elif "repository" in row and "key_fingerprint" not in context.section("lustre"):
-        key_url = row["repository"]["key_url"]
-        text = f"the fingerprint of {key_url} is not in the facts, and a key is trusted by its fingerprint only"
-        yield Conflict("lustre.key_fingerprint", text, source, nearest="lustre.key_fingerprint as AWS publishes it")
     if row is not None and context.kernel not in row.get("kernels", [context.kernel]):
         what = f"Lustre client of {context.os_name} with kernel {context.kernel}"
         nearest = " or ".join(f'kernel.version "{series}"' for series in row["kernels"]) + ", or leave out lustre"
@@ -63,7 +62,7 @@ COMPONENT = Component(
     layer="node",
     after=("neuron",),
     keys=Keys({"key_fingerprint": Text("0123456789ABCDEF0123456789ABCDEF01234567", r"[0-9A-Fa-f]{40}")}),
-    meanings={"key_fingerprint": "fingerprint of the repository's key that you trust (Ubuntu only)"},
+    meanings={"key_fingerprint": "fingerprint of the repository's key that you trust (Ubuntu; default: the facts')"},
     section=Lustre,
     write=_section,
     rules=(((), client_is_built),),

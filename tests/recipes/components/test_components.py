@@ -96,11 +96,14 @@ A100 = "p4d.24xlarge"
 FINGERPRINT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def test_lustre_repository_needs_a_fingerprint_in_the_recipe() -> None:
-    pinned = context(f"lustre: {{key_fingerprint: {FINGERPRINT}}}", os="ubuntu2404")
-    assert list(lustre.client_is_built(pinned, {})) == []
-    (conflict,) = lustre.client_is_built(context("lustre: {}", os="ubuntu2404"), {})
-    assert conflict.path == "lustre.key_fingerprint"
+def test_lustre_client_is_built_for_some_kernels() -> None:
+    """AWS's matrix of Ubuntu 24.04 ends at 6.17."""
+    of_617 = context("lustre: {}\nkernel: {version: '6.17'}", os="ubuntu2404")
+    assert list(lustre.client_is_built(of_617, {})) == []
+    (conflict,) = lustre.client_is_built(context("lustre: {}\nkernel: {version: '7.0'}", os="ubuntu2404"), {})
+    assert conflict.nearest == (
+        'kernel.version "6.8" or kernel.version "6.14" or kernel.version "6.17", or leave out lustre'
+    )
 
 
 def test_lustre_client_is_not_built_for_every_system() -> None:

@@ -160,6 +160,14 @@ def test_lustre_repository_is_trusted_by_the_recipes_fingerprint() -> None:
     assert (repository["suite"], repository["key_fingerprint"]) == ("noble", FINGERPRINT.upper())
 
 
+def test_lustre_key_of_the_facts_is_noted() -> None:
+    sources = Sources()
+    section = sections(context("lustre: {}", os="ubuntu2404"), {}, sources)["lustre"]
+    assert section["package"] == "lustre-client-modules-{release}"
+    assert section["repository"]["key_fingerprint"] == FACTS.lustre["key"]["fingerprint"]
+    assert [note for note in sources.notes if section["repository"]["key_fingerprint"] in note]
+
+
 def test_tuning_has_the_facts_values_below_the_recipes() -> None:
     recipe = "tuning: {sysctl: {net.core.rmem_max: '1', vm.swappiness: '0'}, mig: {p4d.24xlarge: '7g.40gb'}}"
     sources = Sources()

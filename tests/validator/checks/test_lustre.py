@@ -13,15 +13,23 @@ from validator.plan_document import PlanDocument
 
 AMAZON = as_plan({"os": {"family": "redhat"}, "lustre": {"package": "lustre-client"}})
 PINNED = as_plan({"os": {"family": "redhat"}, "lustre": {"package": "lustre-client", "version": "2.15.6-1.amzn2023"}})
-UBUNTU = as_plan({"os": {"family": "debian"}, "lustre": {"package": "lustre-client-modules-aws"}})
+UBUNTU = as_plan({"os": {"family": "debian"}, "lustre": {"package": "lustre-client-modules-{release}"}})
 RPM = {"rpm*": "lustre-client 0:2.15.6-1.amzn2023\n"}
 NONE = {"rpm*": "package lustre-client is not installed\n"}
-DEB = {"dpkg-query*": "lustre-client-modules-aws installed 6.8.0.1021.24\n"}
+KERNEL = {"for k*": "6.17.0-1012-aws 2.15.6\n"}
+DEB = {"dpkg-query*": "lustre-client-modules-6.17.0-1012-aws installed 2.15.6-1fsx32\n"} | KERNEL
+# What lustre-client-modules-aws brings: the module of the newest release, not of the one that runs
+# (littlemex/distributed-ai, captured output).
+OTHER = {"dpkg-query*": "lustre-client-modules-6.17.0-1019-aws installed 2.15.6-1fsx32\n"} | KERNEL
 LFS = {"lfs*": "lfs 2.15.6\n"}
 
 CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (lustre.test_client_is_installed, AMAZON, RPM, "PASS", ""),
     (lustre.test_client_is_installed, UBUNTU, DEB, "PASS", ""),
+    (
+        lustre.test_client_is_installed, UBUNTU, OTHER, "FAIL",
+        "lustre-client-modules-6.17.0-1012-aws: expected any version, got missing",
+    ),
     (lustre.test_client_is_installed, AMAZON, NONE, "FAIL", "lustre-client: expected any version, got missing"),
     (lustre.test_client_is_installed, PINNED, RPM, "PASS", ""),
     (
@@ -31,7 +39,7 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (lustre.test_client_is_held, AMAZON, RPM | {"cat*": "lustre-client-0:2.15.6-1.amzn2023.*\n"}, "PASS", ""),
     (lustre.test_client_is_held, AMAZON, RPM | {"cat*": ""}, "FAIL", "lustre-client 2.15.6-1.amzn2023 is not held"),
     (lustre.test_client_is_held, AMAZON, NONE, "FAIL", "lustre-client missing is not held"),
-    (lustre.test_client_is_held, UBUNTU, DEB | {"apt-mark*": "lustre-client-modules-aws\n"}, "PASS", ""),
+    (lustre.test_client_is_held, UBUNTU, DEB | {"apt-mark*": "lustre-client-modules-6.17.0-1012-aws\n"}, "PASS", ""),
     (lustre.test_client_is_held, UBUNTU, DEB | {"apt-mark*": "bash\n"}, "FAIL", "is not held"),
     (lustre.test_every_kernel_has_the_module, AMAZON, LFS | {"for k*": "6.1.0-44 2.15.6\n"}, "PASS", ""),
     (

@@ -59,9 +59,12 @@ def test_names_of_a_plan() -> None:
     plan = {
         "nvidia_driver": {"package": "nvidia-open-dkms", "packages": {"nvidia-persistenced": "550"}},
         "cuda": {"version": "12", "packages": {"cuda-toolkit-12-8": "12.8.1-1"}},
+        "lustre": {"package": "lustre-client-modules-{release}"},
         "image": "x",
     }
-    assert planned_names(plan) == {"nvidia-open-dkms", "nvidia-persistenced", "cuda-toolkit-12-8"}
+    assert planned_names(plan) == {
+        "nvidia-open-dkms", "nvidia-persistenced", "cuda-toolkit-12-8", "lustre-client-modules-*",
+    }  # fmt: skip
 
 
 def test_variables_of_a_plan() -> None:
