@@ -70,6 +70,12 @@ def _kernel_modules(context: ResolveContext, versions: Mapping[str, str], source
     if faulty and context.flavour == "open":
         source = context.facts.gpudirect["gsp"]["source"]
         sources.note(f"GSP stays on with the open kernel module; faults were reported on {', '.join(faulty)}: {source}")
+    if faulty and context.flavour == "proprietary" and "gsp" not in context.section("nvidia_driver"):
+        sources.note(
+            f"faults of GSP firmware were reported on {', '.join(faulty)}, and the driver decides whether to use it:"
+            f" nvidia_driver.gsp: false turns it off for all instance types of the image."
+            f" {context.facts.gpudirect['gsp']['shipped']}"
+        )
     if context.flavour == "boot":
         sources.note("both kernel modules are in the image; which one is loaded is decided by the PCI id at boot")
     sources.note(_SECURE_BOOT)
