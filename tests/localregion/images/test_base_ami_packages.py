@@ -25,7 +25,7 @@ def test_what_a_node_brings_is_at_the_planned_versions() -> None:
     plan = locked("pcluster-3.16-ubuntu2404")
     base = source_ami.base_of(plan)
     brought = {package.name: package.version for package in base.layers[-1].provided.packages}
-    assert brought["nvidia-dkms-open"] == brought["nvidia-smi"] == plan["nvidia_driver"]["version"]
+    assert brought["nvidia-dkms-open"] == brought["libnvidia-compute"] == plan["nvidia_driver"]["version"]
     assert brought["nvidia-fabricmanager"] == plan["fabric_manager"]["version"]
     (installer,) = base.layers[-1].provided.archives
     assert installer.values["version"] == plan["efa"]["version"]
