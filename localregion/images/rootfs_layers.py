@@ -95,7 +95,8 @@ class Base:
         from gpu_ami.recipes.rules import kernel_of_base_ami
 
         family = load_facts().node_families[self.family or "ec2"]
-        own = kernel_of_base_ami(family, self.version, self.system) or kernel_series(self.system)[0]
+        of_family = kernel_of_base_ami(family, self.version, self.system, self.architecture)
+        own = of_family or kernel_series(self.system)[0]
         return kernel_package(self.system, self.kernel or own, self.architecture)
 
     @property

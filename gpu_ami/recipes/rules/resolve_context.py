@@ -60,14 +60,16 @@ class DriverBranch:
         return f"{self.name} {self.version} on {types or 'none of the instance types'}"
 
 
-def kernel_of_base_ami(family: Row, version: str, system: str) -> str | None:
+def kernel_of_base_ami(family: Row, version: str, system: str, architecture: str) -> str | None:
     """The kernel series that a node family's base AMI of a version boots; None: the system's own, or not known.
 
     family: its row of the facts.
     """
     if family.get("systems", {}).get(system, {}).get("own_kernel"):
         return None
-    fixed = family.get("versions", {}).get(version, {}).get("kernel") or family.get("kernels", {}).get(system)
+    row = family.get("versions", {}).get(version, {})
+    of_architecture = row.get("kernels", {}).get(system, {}).get(architecture)
+    fixed = row.get("kernel") or of_architecture or family.get("kernels", {}).get(system)
     return str(fixed) if fixed else None
 
 
@@ -209,7 +211,8 @@ class ResolveContext:
     @cached_property
     def base_kernel(self) -> str | None:
         """The kernel series that the node family's base AMI boots, where that is known."""
-        return kernel_of_base_ami(self.node, self.node_version or "", self.os_name)
+        architecture = str(self.values["architecture"])
+        return kernel_of_base_ami(self.node, self.node_version or "", self.os_name, architecture)
 
     @cached_property
     def instance_types(self) -> Mapping[str, Row]:
