@@ -16,7 +16,7 @@ from botocore import exceptions
 from botocore.awsrequest import AWSResponse
 from botocore.httpsession import URLLib3Session
 
-from gpu_ami.cloud import Cloud
+from tests.cloud.foreign_answers import watch_clients
 
 ALWAYS = 1_000_000
 Send = Callable[[], Any]
@@ -95,15 +95,6 @@ class Faults:
 
 def faults_of(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Of every client that a Cloud makes from now on."""
-    faults, make = Faults(), Cloud.client
-    watched: list[Any] = []
-
-    def client(cloud: Cloud, service: str) -> Any:
-        made = make(cloud, service)
-        if made not in watched:
-            watched.append(made)
-            made.meta.events.register("before-send", faults.send)
-        return made
-
-    monkeypatch.setattr(Cloud, "client", client)
+    faults = Faults()
+    watch_clients(monkeypatch, lambda made: made.meta.events.register("before-send", faults.send))
     return faults

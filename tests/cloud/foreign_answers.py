@@ -72,19 +72,24 @@ class Wire:
         self.operation, self.body, self.change, self.replaced = operation, body, change, 0
 
 
-def wire_of(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """Watches every client that a Cloud makes from now on."""
-    wire, make = Wire(), Cloud.client
-    watched: list[Any] = []
+def watch_clients(monkeypatch: pytest.MonkeyPatch, watch: Callable[[Any], object]) -> None:
+    """Calls `watch` once with every client that a Cloud makes from now on."""
+    make, watched = Cloud.client, list[Any]()
 
     def client(cloud: Cloud, service: str) -> Any:
         made = make(cloud, service)
         if made not in watched:
             watched.append(made)
-            wire.watch(made)
+            watch(made)
         return made
 
     monkeypatch.setattr(Cloud, "client", client)
+
+
+def wire_of(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """Watches every client that a Cloud makes from now on."""
+    wire = Wire()
+    watch_clients(monkeypatch, wire.watch)
     return wire
 
 
